@@ -345,7 +345,8 @@ class Faults:
     Attributes:
         endpoint: of the proxy.
         fault: called with method, path with range, and number of the request; gives ``cut``, ``slow``, ``503``,
-            ``wrong``, ``hold`` (no answer until ``released``, after ``held``), an answer as ``STATUS CODE``, or empty.
+            ``wrong``, ``lost`` (the store does it, and no answer comes), ``hold`` (no answer until ``released``, after
+            ``held``), an answer as ``STATUS CODE``, or empty.
         requests: ``METHOD PATH`` of those that came.
     """
 
@@ -388,6 +389,11 @@ class _Proxy(BaseHTTPRequestHandler):
         headers = {k: v for k, v in self.headers.items() if k.lower() != "expect"}
         connection.request(self.command, self.path, content, headers)
         answer = connection.getresponse()
+        if fault == "lost":
+            answer.read()
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
         self.answer(answer.status, dict(answer.getheaders()), answer.read(), fault)
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = handle_one

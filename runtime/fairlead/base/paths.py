@@ -6,6 +6,7 @@ next to it, synced, renamed.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -19,6 +20,9 @@ from pathlib import Path
 from typing import IO, Any
 
 _RESTED_S = 10.0
+_AT_FDCWD = -100
+_NOREPLACE, _EXCHANGE = 1, 2  # flags of renameat2(2)
+_NO_SUCH_RENAME = (errno.ENOSYS, errno.EINVAL)  # of NFS, Lustre
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -205,3 +209,53 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
             waiting()
             fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def rename_new(source: Path, target: Path) -> None:
+    """Renames within a storage; replaces nothing, which ``rename`` would.
+
+    A folder that is not writable is made writable for that.
+
+    Raises:
+        FileExistsError: ``target`` exists.
+    """
+    mode = source.lstat().st_mode
+    is_folder = stat.S_ISDIR(mode)
+    if is_folder:
+        source.chmod(0o700)
+    number = _renamed(source, target, _NOREPLACE)
+    if number in _NO_SUCH_RENAME:
+        if not is_folder:
+            os.link(source, target, follow_symlinks=False)
+            source.unlink()
+        elif os.path.lexists(target):
+            number = errno.EEXIST
+        else:
+            source.rename(target)  # over an empty folder at most
+    if number not in (0, *_NO_SUCH_RENAME):
+        raise OSError(number, os.strerror(number), str(source), None, str(target))
+    if is_folder:
+        target.chmod(mode & 0o7777)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Each of two files gets the other's name, at once; False where the file system cannot do that, and nothing is done.
+
+    Raises:
+        FileNotFoundError: one of them is not there.
+    """
+    number = _renamed(first, second, _EXCHANGE)
+    if number not in (0, *_NO_SUCH_RENAME):
+        raise OSError(number, os.strerror(number), str(first), None, str(second))
+    return not number
+
+
+def _renamed(source: Path, target: Path, how: int) -> int:
+    """The error of renameat2(2); 0 for none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = (os.fsencode(source), os.fsencode(target))
+    try:
+        failed = libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], how)
+    except AttributeError:  # a C library before glibc 2.28
+        return errno.ENOSYS
+    return ctypes.get_errno() if failed else 0

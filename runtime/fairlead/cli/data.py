@@ -271,7 +271,7 @@ def sync_places(
     fairlead data sync s3://lab/photos /scratch/photos
     fairlead data sync --both --delete notes s3://lab/notes
     """
-    left, other = _side(source, make=rules.both), _side(destination, make=True)
+    left, other = place_of(source, new=rules.both), place_of(destination, new=True)
     if isinstance(left, Folder) and isinstance(other, Folder):
         raise fail("data-sync-folders", place=f"{source} {destination}")
     with _moving("sync", as_json) as moving:
@@ -293,12 +293,6 @@ def sync_places(
         lines += [f"left out, neither files nor folders: {len(done.left_out)}: {few}"]
     values = {**vars(what), "bytes": done.moved, "dry_run": dry_run, "left_out": done.left_out}
     answer(as_json, "data-sync", values, "\n".join(lines))
-
-
-def _side(text: str, make: bool) -> Place:
-    if make and "://" not in text:
-        Path(text).expanduser().absolute().mkdir(parents=True, exist_ok=True)
-    return place_of(text)
 
 
 @data.command("share", short_help="Give others access for a time, or by name.")

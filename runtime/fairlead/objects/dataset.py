@@ -40,6 +40,14 @@ class FileThere:
     version: str
 
 
+@dataclass(frozen=True)
+class Read:
+    """The sha256 of a file's content, and the one that its writer has noted; empty without a note."""
+
+    sha256: str
+    noted: str = ""
+
+
 class Place(Protocol):
     """A folder or a prefix of a store."""
 
@@ -54,8 +62,8 @@ class Place(Protocol):
     def files(self) -> dict[str, FileThere]:
         """What is there, by name."""
 
-    def sha256(self, file: FileThere, count: OnBytes, stop: threading.Event) -> str:
-        """Of a file's content, which is read."""
+    def read(self, file: FileThere, count: OnBytes, stop: threading.Event) -> Read:
+        """Reads a file's content."""
 
     def claimed(self, file: FileThere) -> str:
         """The sha256 that the file's writer has noted; empty without one. Not a proof."""
@@ -68,11 +76,19 @@ class Place(Protocol):
 
 
 class Folder:
-    """A folder."""
+    """A folder.
 
-    def __init__(self, top: Path):
-        self.top = top
-        if not top.is_dir():
+    Args:
+        new: it need not be there, and is then an empty one.
+
+    Attributes:
+        left_out: what is not among the :meth:`files` that were last looked at, and is neither file nor folder: links to
+            folders, links to nothing, sockets and the like.
+    """
+
+    def __init__(self, top: Path, new: bool = False):
+        self.top, self.left_out = top, tuple[str, ...]()
+        if not (top.is_dir() or (new and not os.path.lexists(top))):
             raise fail("data-place", place=top)
 
     @property
@@ -87,38 +103,28 @@ class Folder:
         return self.top / name
 
     def files(self) -> dict[str, FileThere]:
-        paths = {}
+        files, left_out = {}, []
         for above, folders, names in os.walk(self.top):
             folders[:] = sorted(name for name in folders if not _on_its_way(name))
-            for name in names:
+            for name in folders + names:
                 path = os.path.join(above, name)
-                if os.path.isfile(path) and not _on_its_way(name):
-                    info = os.stat(path)
-                    below = os.path.relpath(path, self.top)
-                    paths[below] = FileThere(below, info.st_size, _version(info))
-        return paths
+                below = os.path.relpath(path, self.top)
+                if os.path.isfile(path):
+                    if not _on_its_way(name):
+                        info = os.stat(path)
+                        files[below] = FileThere(below, info.st_size, _version(info))
+                elif os.path.islink(path) or not os.path.isdir(path):
+                    left_out.append(below)
+        self.left_out = tuple(sorted(left_out))
+        return files
 
-    def version(self, name: str) -> str:
-        """That of a file as :meth:`files` has it; empty where there is no file."""
-        path = self.path(name)
-        return _version(path.stat()) if path.is_file() else ""
-
-    def left_out(self) -> list[str]:
-        """What is no file and is not among the files: links to folders, links to nothing, sockets and the like."""
-        paths = []
-        for above, folders, names in os.walk(self.top):
-            links = [name for name in folders if os.path.islink(os.path.join(above, name))]
-            odd = [name for name in names if not os.path.isfile(os.path.join(above, name))]
-            paths += [os.path.relpath(os.path.join(above, name), self.top) for name in links + odd]
-        return sorted(paths)
-
-    def sha256(self, file: FileThere, count: OnBytes, stop: threading.Event) -> str:
+    def read(self, file: FileThere, count: OnBytes, stop: threading.Event) -> Read:
         digest = hashlib.sha256(usedforsecurity=False)
         with self.path(file.name).open("rb") as stream:
             while not stop.is_set() and (chunk := stream.read(_CHUNK)):
                 digest.update(chunk)
                 count(len(chunk))
-        return digest.hexdigest()
+        return Read(digest.hexdigest())
 
     def claimed(self, file: FileThere) -> str:
         return ""
@@ -129,6 +135,11 @@ class Folder:
     def write_list(self, text: str) -> None:
         files = data_list.parsed(text.encode(), self.title)
         data_list.write_list(self.top, files.values())
+
+
+def version_of(path: Path) -> str:
+    """That of a file, as :meth:`Folder.files` has it; empty where there is no file."""
+    return _version(path.stat()) if path.is_file() else ""
 
 
 def _version(info: os.stat_result) -> str:
@@ -177,14 +188,16 @@ class Prefix:
     def _object(self, file: FileThere) -> Object:
         return Object("" if self._single else file.name, file.bytes, file.version)
 
-    def sha256(self, file: FileThere, count: OnBytes, stop: threading.Event) -> str:
-        """Read in pieces; compared with the store's own checksum, so that only the object's own bytes count."""
+    def read(self, file: FileThere, count: OnBytes, stop: threading.Event) -> Read:
+        """In pieces; compared with the store's own checksum, so that only the object's own bytes count."""
         each = self._object(file)
         part = self.store.part_bytes(each)
-        digest, parts = hashlib.sha256(usedforsecurity=False), _Parts(part)
+        digest, parts, noted = hashlib.sha256(usedforsecurity=False), _Parts(part), ""
         for start in range(0, each.size, PART) if each.size else ():
             piece = functools.partial(self._piece, each, start)
-            for chunk in workers.tried_again(piece, stop):
+            metadata, chunks = workers.tried_again(piece, stop)
+            noted = metadata.get(SHA256, "")
+            for chunk in chunks:
                 digest.update(chunk)
                 parts.update(chunk)
                 count(len(chunk))
@@ -192,12 +205,12 @@ class Prefix:
             raise passing(
                 "other bytes came than the store's checksum says", self.store.url, each.name
             )
-        return digest.hexdigest()
+        return Read(digest.hexdigest(), noted)
 
-    def _piece(self, each: Object, start: int) -> list[bytes]:
+    def _piece(self, each: Object, start: int) -> tuple[Mapping[str, str], list[bytes]]:
         end = min(start + PART, each.size)
         with whole(self.store, each, start, end) as body:
-            return list(body.chunks)
+            return body.metadata, list(body.chunks)
 
     def claimed(self, file: FileThere) -> str:
         status = workers.tried_again(lambda: self.store.stat(self._object(file).name))
@@ -239,13 +252,18 @@ class _Parts:
         return etag == (etag_of(self._digests) if "-" in etag else self._digests[0].hex())
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str, new: bool = False) -> Place:
     """The folder or prefix that ``text`` names.
+
+    Args:
+        new: a folder need not be there.
 
     Raises:
         FairleadError: exit code 2; there is no such folder, or the URL is invalid.
     """
-    return Prefix(open_store(text)) if is_url(text) else Folder(Path(text).expanduser().absolute())
+    if is_url(text):
+        return Prefix(open_store(text))
+    return Folder(Path(text).expanduser().absolute(), new)
 
 
 @dataclass(frozen=True)
@@ -365,21 +383,21 @@ def verified(place: Place, on_bytes: OnBytes = lambda count: None) -> Verified:
     if not what.digest:
         raise fail("data-no-list", place=place.title)
     known = {file.name: file for file in what.shards if file.name in files}
-    digests = all_digests(place, [files[name] for name in known], on_bytes)
-    wrong = [name for name, file in known.items() if digests[name] != file.sha256]
+    read = all_read(place, [files[name] for name in known], on_bytes)
+    wrong = [name for name, file in known.items() if read[name].sha256 != file.sha256]
     return Verified(what, tuple(sorted(set(wrong) - set(what.missing))))
 
 
-def all_digests(
+def all_read(
     place: Place, files: Sequence[FileThere], on_bytes: OnBytes = lambda count: None
-) -> dict[str, str]:
-    """The sha256 of each file, which is read: several at once.
+) -> dict[str, Read]:
+    """Reads files, several at once.
 
     Raises:
         FairleadError: the store fails.
         OSError: a file cannot be read.
     """
-    digests: dict[str, str] = {}
+    done: dict[str, Read] = {}
     moved, lock = [0], threading.Lock()
 
     def count(more: int) -> None:
@@ -387,28 +405,12 @@ def all_digests(
             moved[0] += more
 
     def read(file: FileThere, stop: threading.Event) -> None:
-        digest = workers.tried_again(lambda: place.sha256(file, count, stop), stop)
+        content = workers.tried_again(lambda: place.read(file, count, stop), stop)
         with lock:
-            digests[file.name] = digest
+            done[file.name] = content
 
     workers.each(files, read, on_bytes, lambda: moved[0])
-    return digests
-
-
-def claims(place: Place, files: Sequence[FileThere]) -> dict[str, str]:
-    """The sha256 that writers have noted of their files, by name: several are asked for at once.
-
-    Raises:
-        FairleadError: the store fails.
-    """
-    noted: dict[str, str] = {}
-
-    def ask(file: FileThere, stop: object) -> None:
-        if sha256 := place.claimed(file):
-            noted[file.name] = sha256
-
-    workers.each(files, ask, lambda count: None, lambda: 0)
-    return noted
+    return done
 
 
 def list_anew(
@@ -427,13 +429,12 @@ def list_anew(
     }
     if not files:
         raise fail("data-place", place=place.title)
-    digests = all_digests(place, list(files.values()), on_bytes)
-    noted = claims(place, list(files.values()))
-    if wrong := sorted(name for name, sha256 in noted.items() if sha256 != digests[name]):
+    read = all_read(place, list(files.values()), on_bytes)
+    if wrong := sorted(n for n, file in read.items() if file.noted not in ("", file.sha256)):
         few = ", ".join(wrong[:5])
         raise fail("data-list-other", count=len(wrong), place=place.title, few=few)
     entries = [
-        ListedFile(name, (rows or {}).get(name), file.bytes, digests[name])
+        ListedFile(name, (rows or {}).get(name), file.bytes, read[name].sha256)
         for name, file in files.items()
     ]
     place.write_list(data_list.text_of(entries))

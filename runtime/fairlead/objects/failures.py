@@ -29,8 +29,10 @@ _CODES = {
 _BY_CODE = {code: message for message, codes in _CODES.items() for code in codes}
 _PASSING = frozenset(
     {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "BadDigest",
-     "ThrottlingException", "OperationAborted", "500", "502", "503", "504", "429"}
+     "ThrottlingException", "OperationAborted", "ConditionalRequestConflict", "500", "502", "503", "504", "429"}
 )  # fmt: skip
+# Checks of a write whose object is not the one any more that it should replace.
+LOST = frozenset({"object-changed", "object-missing"})
 _LONG = 200  # characters of a store's own text
 
 

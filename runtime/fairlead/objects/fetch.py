@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base import data_list
@@ -53,7 +53,7 @@ class _File:
 
     Attributes:
         todo: where pieces begin that have not come yet.
-        metadata: as the store gave it with a piece.
+        metadata: as the store gave it with a piece; None before one has come.
     """
 
     each: Object
@@ -61,7 +61,7 @@ class _File:
     path: Path
     lock: int
     todo: list[int]
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] | None = None
 
     def note(self, start: int) -> None:
         with open(f"{self.path}.parts", "a", encoding="ascii") as stream:
@@ -260,14 +260,15 @@ class _Load:
     def _right(self, file: _File) -> bool:
         """Reads a file back; where it is what the store has, the cache takes it."""
         each = file.each
-        if not file.metadata and not each.sha256:
+        if file.metadata is None and not each.sha256:
             # All pieces had come before: what the writer noted comes with the object's head.
             status = workers.tried_again(lambda: self.store.stat(each.name))
             if status is None or status[0].etag != each.etag:
                 place = f"{self.url}/{each.name}".rstrip("/")
                 raise fail("object-changed", place=place, reason="another version is there")
             file.metadata = status[1]
-        expected = each.sha256 or file.metadata.get(SHA256, "")
+        metadata = file.metadata or {}
+        expected = each.sha256 or metadata.get(SHA256, "")
         part = 0 if expected else self.store.part_bytes(each)
         sha256, parts = _digests(file.path, part)
         theirs = each.etag.strip('"')
@@ -277,7 +278,7 @@ class _Load:
             return False
         if not known:
             self.unverified.append(each.name)
-        self._noted(each.name, file.metadata)
+        self._noted(each.name, metadata)
         executable = bool(self.modes.get(each.name, 0) & 0o100)
         kept = self.cache.add(file.path, sha256, file.key, executable)
         Path(f"{file.path}.parts").unlink(missing_ok=True)

@@ -97,8 +97,15 @@ class Store(Protocol):
     def part_bytes(self, each: Object) -> int:
         """In parts of which size the object was written, which its etag depends on; 0 if unknown."""
 
-    def put(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
-        """Writes a whole object; the store compares a checksum."""
+    def put(
+        self, name: str, content: bytes, metadata: Mapping[str, str], replaces: str | None = None
+    ) -> None:
+        """Writes a whole object; the store compares a checksum.
+
+        Args:
+            replaces: the etag of the object whose place it takes, empty for none; None for whatever is there. With
+                another one there, a store that has such conditions refuses: ``object-changed`` or ``object-missing``.
+        """
 
     def put_file(self, name: str, path: str, metadata: Mapping[str, str]) -> None:
         """Writes a whole object from a file, of a store without parts."""
@@ -109,11 +116,11 @@ class Store(Protocol):
     def put_part(self, upload: Upload, number: int, content: bytes) -> None:
         """Writes one part; the store compares a checksum."""
 
-    def finish(self, upload: Upload, parts: Mapping[int, str]) -> None:
-        """Makes the object of its parts, MD5 by number."""
+    def finish(self, upload: Upload, parts: Mapping[int, str], replaces: str | None = None) -> None:
+        """Makes the object of its parts, MD5 by number; ``replaces`` as in :meth:`put`."""
 
-    def delete(self, name: str) -> None:
-        """Removes an object, if it is there."""
+    def delete(self, name: str, etag: str | None = None) -> None:
+        """Removes an object, if it is there; with ``etag``, that version alone, as far as the store can do that."""
 
     def check_writable(self) -> None:
         """Tests that objects can be written, without leaving one."""

@@ -12,14 +12,15 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.base import data_list
 from fairlead.base.data_list import ListedFile
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.objects import workers
 from fairlead.objects.budget import Budget
+from fairlead.objects.failures import LOST
 from fairlead.objects.model import LINK, MARK, MODE, PART, SHA256, Object, Store, Upload
 from fairlead.objects.url import hidden
 
@@ -95,7 +96,8 @@ def send(
     if [source.name for source in sources] == [""]:
         return upload(store, sources, budget, on_progress)
     left = begin_result(store)
-    done = upload(store, sources, budget, on_progress)
+    there = {each.name for each in workers.tried_again(store.list)[0]}
+    done = upload(store, sources, budget, on_progress, there)
     sizes = {source.name: source.size for source in sources}
     entries = [ListedFile(n, None, sizes[n], sha) for n, sha in done.files.items()]
     end_result(store, entries, [name for name in left if name not in sizes])
@@ -107,15 +109,19 @@ def upload(
     sources: Sequence[Source],
     budget: Budget | None = None,
     on_progress: OnProgress = lambda phase, count: None,
+    there: Collection[str] | None = None,
 ) -> Sent:
     """Writes files to a store without marking the prefix, a list of files last. What is there as it is does not travel.
+
+    Args:
+        there: names of the objects that may be there; without it, the store is asked for each.
 
     Raises:
         FairleadError: the store fails or refuses.
         OSError: a file cannot be read.
     """
     begun = time.monotonic()
-    sending = _Sending(store, budget or Budget(0), on_progress)
+    sending = _Sending(store, budget or Budget(0), on_progress, there)
     sending.files_of([source for source in sources if source.name != data_list.NAME])
     sending.files_of([source for source in sources if source.name == data_list.NAME])
     files, seconds = dict(sending.files), time.monotonic() - begun
@@ -160,8 +166,15 @@ def end_result(store: Store, files: Sequence[ListedFile], left: Sequence[str] = 
 class _Sending:
     """One call of :func:`send`."""
 
-    def __init__(self, store: Store, budget: Budget, on_progress: OnProgress):
+    def __init__(
+        self,
+        store: Store,
+        budget: Budget,
+        on_progress: OnProgress,
+        there: Collection[str] | None,
+    ):
         self.store, self.budget, self.on_progress = store, budget, on_progress
+        self.there = there
         self.files: dict[str, str] = {}
         self.large: list[_Large] = []
         self.moved = self.skipped = 0
@@ -182,18 +195,20 @@ class _Sending:
             metadata[LINK] = source.link
         if not source.name.endswith("/"):
             self.files[source.name] = sha256
-        stored = workers.tried_again(lambda: self.store.stat(source.name), stop)
+        stored = None
+        if self.there is None or source.name in self.there:
+            stored = workers.tried_again(lambda: self.store.stat(source.name), stop)
         if _is_same(stored, source, metadata):
             with self._lock:
                 self.skipped += 1
             return
         if source.replaces is not None and (stored[0].etag if stored else "") != source.replaces:
-            place = hidden(str(self.store.url))
-            raise fail("object-sync-changed", place=place, count=1, few=source.name)
+            raise self._changed(source)
         if source.size <= PART or source.link:
             content = b"" if source.link or source.name.endswith("/") else _read(source, 0, PART)
             self.budget.spend(len(content))
-            workers.tried_again(lambda: self.store.put(source.name, content, metadata), stop)
+            put = functools.partial(self.store.put, source.name, content, metadata, source.replaces)
+            self._written(source, metadata, stop, lambda: workers.tried_again(put, stop))
             self._count(len(content))
         elif not self.store.in_parts:
             self.budget.spend(source.size)
@@ -226,8 +241,10 @@ class _Sending:
         large.parts[number] = etag
 
     def _finished(self, large: _Large, stop: threading.Event) -> None:
-        self.store.finish(large.upload, large.parts)
-        if self._is_there(large.source, large.metadata, stop):
+        source = large.source
+        finish = functools.partial(self.store.finish, large.upload, large.parts, source.replaces)
+        self._written(source, large.metadata, stop, finish)
+        if self._is_there(source, large.metadata, stop):
             return
         # It went on with an upload that was begun for another content: that one's metadata are wrong.
         workers.tried_again(lambda: self.store.delete(large.source.name), stop)
@@ -238,6 +255,30 @@ class _Sending:
         if not self._is_there(large.source, large.metadata, stop):
             where = self.store.url.below(large.source.name)
             raise fail("object-checksum", place=where)
+
+    def _written(
+        self,
+        source: Source,
+        metadata: Mapping[str, str],
+        stop: threading.Event,
+        write: Callable[[], None],
+    ) -> None:
+        """Writes an object, if the one is there whose place it takes.
+
+        Raises:
+            FairleadError: another one is there.
+        """
+        try:
+            write()
+        except FairleadError as exc:
+            if source.replaces is None or exc.findings[0].check not in LOST:
+                raise
+            if not self._is_there(source, metadata, stop):  # else only the answer was lost
+                raise self._changed(source) from None
+
+    def _changed(self, source: Source) -> FairleadError:
+        place = hidden(str(self.store.url))
+        return fail("object-sync-changed", place=place, count=1, few=source.name)
 
     def _count(self, count: int) -> None:
         with self._lock:

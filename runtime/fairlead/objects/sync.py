@@ -30,18 +30,27 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.base import bounded_json
-from fairlead.base.errors import fail
-from fairlead.base.paths import atomic_write, locked, state_dir
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import atomic_write, exchange, locked, rename_new, state_dir
 from fairlead.base.serde import from_json, to_json
 from fairlead.objects import workers
 from fairlead.objects.budget import Budget
 from fairlead.objects.cache import Cache
-from fairlead.objects.dataset import FileThere, Folder, OnBytes, Place, Prefix, all_digests, claims
+from fairlead.objects.dataset import (
+    FileThere,
+    Folder,
+    OnBytes,
+    Place,
+    Prefix,
+    all_read,
+    version_of,
+)
+from fairlead.objects.failures import LOST
 from fairlead.objects.fetch import fetch
 from fairlead.objects.model import MARK, Listing, Object
 from fairlead.objects.names import check_storable, folders_and_files
@@ -78,11 +87,15 @@ class Side:
     """A file as one side has it.
 
     Attributes:
+        sha256: empty as long as nothing depends on it, of a file that one side alone has and had.
         version: as the side's listing has it.
     """
 
     sha256: str
     version: str
+
+
+_NOTHING = Side("", "")  # where no file was
 
 
 @dataclass(frozen=True)
@@ -203,22 +216,29 @@ def _sync(
 ) -> Synced:
     for place in (source, destination):
         _check_mark(place, state.writer)
-    ours, theirs = state.side("source", source), state.side("destination", destination)
+    ours, theirs = state.sides(source, destination)
     if not ours and not state.last and not rules.both and isinstance(source, Prefix):
         raise fail("data-place", place=source.title)  # a prefix that is not there is an empty one
     decided = plan(_shas(ours), _shas(theirs), state.last, rules)
     if decided.conflicts:
         few = ", ".join(decided.conflicts[:5])
         raise fail("object-conflict", count=len(decided.conflicts), few=few)
-    left_out = tuple(source.left_out()) if isinstance(source, Folder) else ()
+    left_out = source.left_out if isinstance(source, Folder) else ()
     if dry_run:
         return Synced(decided, 0, left_out)
-    moved = _brought(source, destination, decided.there, ours, theirs, how)
-    moved += _brought(destination, source, decided.back, theirs, ours, how)
+    went = _brought(source, destination, decided.there, ours, theirs, how)
+    came = _brought(destination, source, decided.back, theirs, ours, how)
     _remove(destination, decided.gone_there, theirs)
     _remove(source, decided.gone_here, ours)
+    ours, theirs = _known(ours, went.files), _known(theirs, came.files)
     state.keep(source, destination, ours, theirs, decided)
-    return Synced(decided, moved, left_out)
+    return Synced(decided, went.moved + came.moved, left_out)
+
+
+def _known(side: Mapping[str, Side], sha256s: Mapping[str, str]) -> dict[str, Side]:
+    """The files of a side whose sha256 is known, also those of which it was learned on the way."""
+    known = {n: Side(file.sha256 or sha256s.get(n, ""), file.version) for n, file in side.items()}
+    return {name: file for name, file in known.items() if file.sha256}
 
 
 def _shas(side: Mapping[str, Side]) -> dict[str, str]:
@@ -247,19 +267,39 @@ class _State:
         except (OSError, ValueError, KeyError):
             pass  # nothing is remembered: files that differ are conflicts
 
-    def side(self, which: str, place: Place) -> dict[str, Side]:
-        """What a side has. A file is read only if its version is a new one and its writer has noted no sha256."""
+    def sides(self, source: Place, destination: Place) -> tuple[dict[str, Side], dict[str, Side]]:
+        """What both sides have."""
+        ours, theirs = source.files(), destination.files()
+        compared = (ours.keys() & theirs.keys()) | self.last.keys()
+        return (
+            self._side("source", source, ours, compared),
+            self._side("destination", destination, theirs, compared),
+        )
+
+    def _side(
+        self, which: str, place: Place, files: Mapping[str, FileThere], compared: Collection[str]
+    ) -> dict[str, Side]:
+        """A file is read only if its content matters, its version is a new one and its writer has noted no sha256."""
         known, side = self._known.get(which, {}), {}
         unread: list[FileThere] = []
-        for name, file in place.files().items():
+        for name, file in files.items():
             if name == MARK:
                 continue
             if name in known and known[name].version == file.version:
                 side[name] = known[name]
-            else:
+            elif name in compared:
                 unread.append(file)
-        digests = claims(place, unread)
-        digests |= all_digests(place, [file for file in unread if file.name not in digests])
+            else:
+                side[name] = Side("", file.version)
+        digests: dict[str, str] = {}
+
+        def claim(file: FileThere, stop: object) -> None:
+            if sha256 := place.claimed(file):
+                digests[file.name] = sha256
+
+        workers.each(unread, claim, lambda count: None, lambda: 0)
+        read = all_read(place, [file for file in unread if file.name not in digests])
+        digests |= {name: file.sha256 for name, file in read.items()}
         for file in unread:
             side[file.name] = Side(digests[file.name], file.version)
         return side
@@ -302,6 +342,14 @@ def _now(place: Place, had: Mapping[str, Side], got: Mapping[str, Side]) -> dict
 
 
 @dataclass(frozen=True)
+class _Brought:
+    """Bytes that travelled, and the sha256 of what is there now."""
+
+    moved: int = 0
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class _Copying:
     """How bytes travel.
 
@@ -332,7 +380,7 @@ def copy(
     """
     there = source.files()
     sides = {name: Side(sha256s[name], there[name].version) for name in names}
-    return _brought(source, destination, names, sides, None, _Copying(budget, on_bytes))
+    return _brought(source, destination, names, sides, None, _Copying(budget, on_bytes)).moved
 
 
 def _brought(
@@ -342,10 +390,10 @@ def _brought(
     sides: Mapping[str, Side],
     replaced: Mapping[str, Side] | None,
     how: _Copying,
-) -> int:
+) -> _Brought:
     """Copies the versions of ``sides``; at the destination they take the place of those of ``replaced``, and of no others."""
     if not names:
-        return 0
+        return _Brought()
     if isinstance(destination, Folder):
         assert isinstance(source, Prefix), "the command line refuses two folders"
         return _down(source, destination, names, sides, replaced, how)
@@ -365,7 +413,7 @@ def _up(
     names: Sequence[str],
     replaced: Mapping[str, Side] | None,
     how: _Copying,
-) -> int:
+) -> _Brought:
     check_storable(destination.title, names)
 
     def source(name: str) -> Source:
@@ -376,29 +424,45 @@ def _up(
         )  # fmt: skip
 
     sources = [source(name) for name in names]
-    put = functools.partial(destination.store.put, MARK, how.writer, {})
-    workers.tried_again(put)
-    _check_mark(destination, how.writer)
-    done = upload(destination.store, sources, how.budget, how.on_progress)
+    _mark(destination, how.writer)
+    there = destination.files()
+    done = upload(destination.store, sources, how.budget, how.on_progress, there)
     workers.tried_again(functools.partial(destination.store.delete, MARK))
-    return done.moved
+    return _Brought(done.moved, done.files)
 
 
-def _check_mark(place: Place, writer: bytes) -> None:
-    """Tests that nobody else writes to a prefix.
+def _mark(place: Prefix, writer: bytes) -> None:
+    """Marks a prefix as one that is being written, and nobody else's mark is replaced.
+
+    Raises:
+        FairleadError: exit code 2; another has its mark there.
+    """
+    put = functools.partial(place.store.put, MARK, writer, {}, _check_mark(place, writer))
+    try:
+        workers.tried_again(put)
+    except FairleadError as exc:
+        if exc.findings[0].check not in LOST:
+            raise
+    if not _check_mark(place, writer):  # somebody has written and ended meanwhile
+        raise fail("object-sync-changed", place=place.title, count=1, few=MARK)
+
+
+def _check_mark(place: Place, writer: bytes) -> str:
+    """Tests that nobody else writes to a prefix; the version of its mark, empty without one.
 
     Raises:
         FairleadError: exit code 2; its mark is that of another sync, or of a result.
     """
     if not isinstance(place, Prefix):
-        return
+        return ""
     mark = workers.tried_again(lambda: place.store.stat(MARK))
-    if mark is None or not mark[0].size:
-        return
-    theirs = small(place.store, mark[0])
+    if mark is None:
+        return ""
+    theirs = small(place.store, mark[0]) if mark[0].size else writer
     if theirs != writer:
         who = theirs.decode("utf-8", "replace").strip()[:200]
         raise fail("object-being-written", place=place.title, mark=MARK, who=who)
+    return mark[0].etag
 
 
 def _down(
@@ -408,7 +472,7 @@ def _down(
     sides: Mapping[str, Side],
     replaced: Mapping[str, Side] | None,
     how: _Copying,
-) -> int:
+) -> _Brought:
     listed = source.objects()
     objects = []
     for name in names:
@@ -418,6 +482,7 @@ def _down(
         objects.append(Object(name, listed[name].size, listed[name].etag, sides[name].sha256))
     listing = Listing(source.title, tuple(objects))
     folders_and_files(listing)
+    destination.top.mkdir(parents=True, exist_ok=True)
     work = destination.top / f"{_PARTIAL}.{os.getpid()}.partial"
     # What a killed sync has brought is in here, and is not brought again.
     cache = Cache(destination.top / f"{_PARTIAL}.cache.partial")
@@ -426,13 +491,12 @@ def _down(
         if replaced is not None:
             _check_unchanged(destination, names, replaced)
         for name in names:
-            target = destination.path(name)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(work / name, target)
+            was = None if replaced is None else replaced.get(name, _NOTHING)
+            _placed(destination, name, work / name, was)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(cache.top, ignore_errors=True)
-    return done.moved
+    return _Brought(done.moved, done.files)
 
 
 def _check_unchanged(folder: Folder, names: Sequence[str], had: Mapping[str, Side]) -> None:
@@ -440,11 +504,68 @@ def _check_unchanged(folder: Folder, names: Sequence[str], had: Mapping[str, Sid
     changed = [
         name
         for name in names
-        if (now := folder.version(name)) and (name not in had or had[name].version != now)
+        if (now := version_of(folder.path(name))) and (name not in had or had[name].version != now)
     ]
     if changed:
-        few = ", ".join(changed[:5])
-        raise fail("object-sync-changed", place=folder.title, count=len(changed), few=few)
+        raise _changed(folder, changed)
+
+
+def _changed(place: Place, names: Sequence[str]) -> FairleadError:
+    few = ", ".join(names[:5])
+    return fail("object-sync-changed", place=place.title, count=len(names), few=few)
+
+
+def _placed(folder: Folder, name: str, fresh: Path, was: Side | None) -> None:
+    """Gives a file its name in a folder, where the one of ``was`` must be at that moment; None for whatever is there.
+
+    Where the file system cannot exchange two files at once (NFS, Lustre), there is a moment between look and rename.
+
+    Raises:
+        FairleadError: another file is there, which stays.
+    """
+    target = folder.path(name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if was is None or (target.is_dir() and not target.is_symlink()):  # which the system refuses
+        os.replace(fresh, target)
+        return
+    aside = _aside(target)
+    os.replace(fresh, aside)
+    try:
+        if not os.path.lexists(target):
+            rename_new(aside, target)
+        elif not exchange(aside, target):
+            _check_unchanged(folder, [name], {name: was})
+            os.replace(aside, target)
+        elif version_of(aside) != was.version:
+            exchange(aside, target)
+            raise _changed(folder, [name])
+    except (FileExistsError, FileNotFoundError):  # it came, or went, just now
+        raise _changed(folder, [name]) from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _unlinked(folder: Folder, name: str, was: Side) -> None:
+    """Removes a file of a folder, if it is the one of ``was``.
+
+    Raises:
+        FairleadError: another file is there, which stays.
+    """
+    target = folder.path(name)
+    aside = _aside(target)
+    try:
+        os.rename(target, aside)
+    except FileNotFoundError:
+        return
+    if version_of(aside) != was.version:
+        rename_new(aside, target)
+        raise _changed(folder, [name])
+    aside.unlink()
+
+
+def _aside(target: Path) -> Path:
+    """A name in the same folder, where a link leads to the same place; no file of :meth:`Folder.files`."""
+    return target.with_name(f"{_PARTIAL}.{os.getpid()}.file.partial")
 
 
 def _remove(place: Place, names: Sequence[str], had: Mapping[str, Side]) -> None:
@@ -454,8 +575,13 @@ def _remove(place: Place, names: Sequence[str], had: Mapping[str, Side]) -> None
         if isinstance(place, Prefix):
             status = workers.tried_again(functools.partial(place.store.stat, name))
             if status and status[0].etag != had[name].version:
-                few = f"{place.title}/{name}"
-                raise fail("object-sync-changed", place=place.title, count=1, few=few)
-            workers.tried_again(functools.partial(place.store.delete, name))
+                raise _changed(place, [name])
+            delete = functools.partial(place.store.delete, name, had[name].version)
+            try:
+                workers.tried_again(delete)
+            except FairleadError as exc:
+                if exc.findings[0].check not in LOST:
+                    raise
+                raise _changed(place, [name]) from None
         elif isinstance(place, Folder):
-            place.path(name).unlink(missing_ok=True)
+            _unlinked(place, name, had[name])

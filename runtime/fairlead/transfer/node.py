@@ -7,7 +7,6 @@ storage: the process that makes the folder works, the others report that they di
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import functools
 import os
@@ -15,8 +14,10 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, info, warning
+from fairlead.base.paths import rename_new
 from fairlead.base.process import PYTHON
 from fairlead.objects.model import Listing
 from fairlead.objects.url import is_url
@@ -25,9 +26,6 @@ from fairlead.transfer.copying import Copied, OnProgress, silent
 from fairlead.transfer.folder import Owner, Staged
 from fairlead.transfer.model import MOUNT, InItem, Kind, Links, Moved, NodeReport, OutItem, Tree
 from fairlead.transfer.remote import PLAIN, Remote
-
-_AT_FDCWD = -100
-_RENAME_NOREPLACE = 1
 
 
 @dataclass(frozen=True)
@@ -194,7 +192,7 @@ class _Filling:
             self.whole[item.name] = Staged(source.top, copied.digest, copied.files, source.entries)
             moved = _moved(item.name, source.top, target, source, copied)
         os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-        _rename(partial, target)
+        rename_new(Path(partial), Path(target))
         return moved
 
 
@@ -250,7 +248,7 @@ def _taken_over(other: str, source: Tree, target: str, on_progress: OnProgress) 
             copying.remove(place)
             return None
         os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-        _rename(place, target)
+        rename_new(Path(place), Path(target))
         return staged
     return None
 
@@ -415,7 +413,7 @@ def _back(result: _Result, findings: list[Finding], on_progress: OnProgress) -> 
         copied = copying.copy(scanned, partial, on_progress)
         copying.unchanged(scanned, Links.KEEP, result.seen_as)
         try:
-            _rename(partial, target)
+            rename_new(Path(partial), Path(target))
         except FileExistsError:
             own = f"{target}.{token}"
             notes.append(
@@ -424,7 +422,7 @@ def _back(result: _Result, findings: list[Finding], on_progress: OnProgress) -> 
                 )
             )
             target = own
-            _rename(partial, target)
+            rename_new(Path(partial), Path(target))
     except BaseException:
         with contextlib.suppress(OSError):
             copying.remove(partial)
@@ -498,36 +496,3 @@ def _as_error(exc: OSError, root: str) -> FairleadError:
         why = f"{reason} while {filename} was written: others also fill it"
         return fail("stage-room", folder=root, why=why)
     return fail("stage-copy", filename=filename, reason=reason, where=root)
-
-
-def _rename(source: str, target: str) -> None:
-    """Renames within a storage; replaces nothing, which ``os.rename`` would.
-
-    A folder that is not writable is made writable for that.
-
-    Raises:
-        FileExistsError: ``target`` exists.
-    """
-    mode = os.lstat(source).st_mode
-    is_folder = os.path.isdir(source) and not os.path.islink(source)
-    if is_folder:
-        os.chmod(source, 0o700)
-    libc = ctypes.CDLL(None, use_errno=True)
-    paths = (os.fsencode(source), os.fsencode(target))
-    try:
-        failed = libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_NOREPLACE)
-        number = ctypes.get_errno() if failed else 0
-    except AttributeError:  # a C library before glibc 2.28
-        number = errno.ENOSYS
-    if number in (errno.ENOSYS, errno.EINVAL):  # NFS, Lustre: no such rename
-        if not is_folder:
-            os.link(source, target, follow_symlinks=False)
-            os.unlink(source)
-        elif os.path.lexists(target):
-            number = errno.EEXIST
-        else:
-            os.rename(source, target)  # over an empty folder at most
-    if number not in (0, errno.ENOSYS, errno.EINVAL):
-        raise OSError(number, os.strerror(number), source, None, target)
-    if is_folder:
-        os.chmod(target, mode & 0o7777)

@@ -139,7 +139,9 @@ class ByFsspec:
     def part_bytes(self, each: Object) -> int:
         return 0
 
-    def put(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
+    def put(
+        self, name: str, content: bytes, metadata: Mapping[str, str], replaces: str | None = None
+    ) -> None:
         with self._failures(name):
             self._files.pipe_file(self._path(name), content)
             back = self._files.cat_file(self._path(name))
@@ -159,10 +161,10 @@ class ByFsspec:
     def put_part(self, upload: Upload, number: int, content: bytes) -> None:
         raise of_code("NotImplemented", "uploads in parts need S3", self.url, upload.name)
 
-    def finish(self, upload: Upload, parts: Mapping[int, str]) -> None:
+    def finish(self, upload: Upload, parts: Mapping[int, str], replaces: str | None = None) -> None:
         raise of_code("NotImplemented", "uploads in parts need S3", self.url, upload.name)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, etag: str | None = None) -> None:
         with self._failures(name):
             if self._files.exists(self._path(name)):
                 self._files.rm_file(self._path(name))

@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.objects.failures import Passing, header, no_credentials, of_code, passing, wait_s
+from fairlead.objects.failures import (
+    LOST,
+    Passing,
+    header,
+    no_credentials,
+    of_code,
+    passing,
+    wait_s,
+)
 from fairlead.objects.model import Body, Object, StoreKind, Upload
 from fairlead.objects.url import Url
 
@@ -38,6 +47,7 @@ class S3:
     def __init__(self, url: Url, client: Any = None):
         self.url, self._client = url, client or _client(url)
         self.endpoint = str(self._client.meta.endpoint_url)
+        self._no_conditions: set[str] = set()  # headers that the store does not know
 
     def list(self) -> tuple[tuple[Object, ...], bool]:
         prefix = f"{self.url.key.rstrip('/')}/" if self.url.key.strip("/") else ""
@@ -113,15 +123,18 @@ class S3:
         parts = int(plain.rpartition("-")[2])
         return size if size and -(-each.size // size) == parts else 0
 
-    def put(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
-        with self._failures(name):
-            self._client.put_object(
-                Bucket=self.url.bucket,
-                Key=self._key(name),
-                Body=content,
-                ContentMD5=_md5(content),
-                Metadata=dict(metadata),
-            )
+    def put(
+        self, name: str, content: bytes, metadata: Mapping[str, str], replaces: str | None = None
+    ) -> None:
+        put = functools.partial(
+            self._client.put_object,
+            Bucket=self.url.bucket,
+            Key=self._key(name),
+            Body=content,
+            ContentMD5=_md5(content),
+            Metadata=dict(metadata),
+        )
+        self._on_condition(name, put, replaces)
 
     def put_file(self, name: str, path: str, metadata: Mapping[str, str]) -> None:
         self.put(name, Path(path).read_bytes(), metadata)
@@ -163,19 +176,52 @@ class S3:
                 ContentMD5=_md5(content),
             )
 
-    def finish(self, upload: Upload, parts: Mapping[int, str]) -> None:
+    def finish(self, upload: Upload, parts: Mapping[int, str], replaces: str | None = None) -> None:
         listed = [{"PartNumber": n, "ETag": f'"{etag}"'} for n, etag in sorted(parts.items())]
-        with self._failures(upload.name):
-            self._client.complete_multipart_upload(
-                Bucket=self.url.bucket,
-                Key=self._key(upload.name),
-                UploadId=upload.token,
-                MultipartUpload={"Parts": listed},
-            )
+        complete = functools.partial(
+            self._client.complete_multipart_upload,
+            Bucket=self.url.bucket,
+            Key=self._key(upload.name),
+            UploadId=upload.token,
+            MultipartUpload={"Parts": listed},
+        )
+        self._on_condition(upload.name, complete, replaces)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, etag: str | None = None) -> None:
+        delete = functools.partial(
+            self._client.delete_object, Bucket=self.url.bucket, Key=self._key(name)
+        )
+        try:
+            self._on_condition(name, delete, etag)
+        except FairleadError as exc:
+            if etag is None or exc.findings[0].check not in LOST:
+                raise
+            now = self.stat(name)
+            if now and now[0].etag != etag:
+                raise
+            if now:  # Swift compares another ETag, of objects in parts
+                self._on_condition(name, delete, None)
+
+    def _on_condition(self, name: str, request: Callable[..., Any], replaces: str | None) -> None:
+        """Sends a request that is for an object's version alone, if the store has such conditions.
+
+        Raises:
+            FairleadError: another version is there, ``LOST``; the store fails or refuses.
+        """
+        condition = (
+            {} if replaces is None else {"IfMatch": replaces} if replaces else {"IfNoneMatch": "*"}
+        )
+        if not self._no_conditions & condition.keys():
+            try:
+                with self._failures(name):
+                    request(**condition)
+                return
+            except FairleadError as exc:
+                if not condition or exc.findings[0].check != "object-unsupported":
+                    raise
+            self._no_conditions |= condition.keys()
         with self._failures(name):
-            self._client.delete_object(Bucket=self.url.bucket, Key=self._key(name))
+            request()
 
     def check_readable(self) -> None:
         """Tests that the URL can be listed, by its first object."""
