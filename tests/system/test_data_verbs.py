@@ -77,14 +77,39 @@ def test_list_is_written_for_what_others_have_uploaded(store) -> None:
     assert data(store, "verify", "s3://lab/raw").returncode == 0
 
 
-@pytest.mark.full
-def test_aws_own_client_and_fairlead_read_what_the_other_wrote(store, tmp_path) -> None:
-    """The client uploads in parts and names checksums of its own choice."""
-    aws = installed("awscli", "awscli==1.46.3") / "bin/aws"
+# What AWS' own library does in a program: parts, in threads of its own.
+_BOTO3 = """
+import boto3, pathlib, sys
+way, top, bucket, prefix = sys.argv[1:]
+client, top = boto3.client("s3", region_name="us-east-1"), pathlib.Path(top)
+if way == "up":
+    for path in filter(pathlib.Path.is_file, top.rglob("*")):
+        client.upload_file(str(path), bucket, f"{prefix}/{path.relative_to(top)}")
+else:
+    for each in client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/")["Contents"]:
+        path = top / each["Key"].removeprefix(f"{prefix}/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        client.download_file(bucket, each["Key"], str(path))
+"""
 
-    def client(*words: str | Path) -> None:
-        line = [aws, "s3", *words, "--recursive"]
-        subprocess.run(line, check=True, env=store.environ(), timeout=100, capture_output=True)
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["aws", "boto3"])
+def test_aws_own_clients_and_fairlead_read_what_the_other_wrote(kind, store, tmp_path) -> None:
+    """They upload in parts and name checksums of their own choice."""
+
+    def client(way: str, top: Path, prefix: str) -> None:
+        if kind == "aws":
+            pair = [str(top), f"s3://lab/{prefix}"]
+            aws = installed("awscli", "awscli==1.46.3") / "bin/aws"
+            line = [aws, "s3", "cp", *(pair if way == "up" else pair[::-1]), "--recursive"]
+        else:
+            python = installed("boto3", "boto3==1.43.117") / "bin/python"
+            line = [python, "-c", _BOTO3, way, str(top), "lab", prefix]
+        done = subprocess.run(
+            line, check=False, env=store.environ(), timeout=100, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
 
     def content(top: Path) -> dict[str, bytes]:
         return {str(f.relative_to(top)): f.read_bytes() for f in top.rglob("*") if f.is_file()}
@@ -93,12 +118,12 @@ def test_aws_own_client_and_fairlead_read_what_the_other_wrote(store, tmp_path) 
     (tmp_path / "set/large").write_bytes(os.urandom(20_000_000))
     (tmp_path / "set/empty").touch()
     (tmp_path / "set/deep/a b+c%20.txt").write_text("named as people name files")
-    client("cp", tmp_path / "set", "s3://lab/theirs")
-    came = data(store, "sync", "s3://lab/theirs", tmp_path / "ours", state=tmp_path)
+    client("up", tmp_path / "set", f"{kind}/theirs")
+    came = data(store, "sync", f"s3://lab/{kind}/theirs", tmp_path / "ours", state=tmp_path)
     assert came.returncode == 0, came.stderr
-    went = data(store, "sync", tmp_path / "set", "s3://lab/ours", state=tmp_path)
+    went = data(store, "sync", tmp_path / "set", f"s3://lab/{kind}/ours", state=tmp_path)
     assert went.returncode == 0, went.stderr
-    client("cp", "s3://lab/ours", tmp_path / "theirs")
+    client("down", tmp_path / "theirs", f"{kind}/ours")
     wanted = content(tmp_path / "set")
     for side in ("ours", "theirs"):
         got = content(tmp_path / side)

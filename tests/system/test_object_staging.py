@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.object_stores import GUEST, OWNER, LoopbackStore, faulty, swift
+from tests.support.object_stores import GUEST, OWNER, LoopbackStore, cloud, faulty, swift
 from tests.system import hosts, slurm
 from tests.system.hosts import answer, fairlead
 from tests.system.netns import ADDRESSES, Host, launcher, two_hosts
@@ -49,6 +49,37 @@ def run(store: LoopbackStore, *words: str | Path, key: str = "", secret: str = "
 
 def work(*options: str | Path) -> tuple[str | Path, ...]:
     return ("-n", "2", *options, hosts.image(), "--", "python3", "-c", WORK)
+
+
+@pytest.mark.full  # the emulators are installed
+@pytest.mark.parametrize("scheme", ["abfs", "gs"])
+def test_run_reads_another_cloud_within_its_bandwidth_and_writes_there(scheme, tmp_path) -> None:
+    (tmp_path / "set/deep").mkdir(parents=True)
+    (tmp_path / "set/large").write_bytes(LARGE)
+    (tmp_path / "set/deep/small").write_bytes(b"small")
+    rate = 5_000_000
+    with cloud(scheme) as environ:
+        place = f"{scheme}://lab/set"
+        up = fairlead("data", "sync", tmp_path / "set", place, env=environ)
+        assert up.returncode == 0, up.stderr
+        listed = fairlead("data", "describe", "--write", place, env=environ)
+        assert listed.returncode == 0, listed.stderr
+        done = fairlead(
+            "run", "--json", "--stage-to", tmp_path, "--stage-bandwidth", f"{rate}",
+            *work("--stage-in", place, "--stage-out", f"out:{scheme}://lab/results"), env=environ,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        (came,), (went,) = answer(done)["stage"]["in"], answer(done)["stage"]["out"]
+        assert came["files"] == 3 and came["data"] >= len(LARGE)
+        assert came["copy_s"] + came["verify_s"] >= len(LARGE) / rate - 0.2, "a limit, not a speed"
+        back = fairlead("data", "sync", f"{scheme}://lab/results", tmp_path / "back", env=environ)
+        assert back.returncode == 0, back.stderr
+        gone = fairlead("run", "--json", "--stage-in", f"{scheme}://gone/set", *work(), env=environ)
+        assert gone.returncode == 2, gone.stdout
+        assert [f["check"] for f in answer(gone)["findings"]] == ["object-missing"]
+    for n in range(2):
+        assert (tmp_path / f"back/deep/{n}").read_text() == str(zlib.crc32(LARGE))
+    assert went["target"] == f"{scheme}://lab/results"
 
 
 def test_run_reads_a_bucket_and_writes_its_results_to_it(store, tmp_path) -> None:
