@@ -443,6 +443,39 @@ def test_idle_session_saves_what_it_was_told_and_ends(state: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_disk_that_is_full_at_the_end_is_an_error_and_holds_no_half_file(state: Path) -> None:
+    small = state / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", small], check=True)
+    try:
+        with notebooks.notebook("full", "--lab", "none", state=state) as started:
+            kernel = started.kernel()
+            kernel.run(f"%ranks save w --to {small}")
+            # Room for what rank 0 has, and for nothing more.
+            kernel.run("%%ranks\nimport os\nw = os.urandom((1 << 20) if rank == 0 else (4 << 20))")
+            hosts.fairlead("notebook", "--stop", "full", env={"XDG_STATE_HOME": str(state)})
+            started.ended()
+            assert started.process.wait(60) == 1
+            printed = started.printed()
+            kernel.close()
+        assert (
+            "error[notebook]: variables could not be saved" in printed
+            and f"where: {small}" in printed
+        ), printed
+        assert "rank 1: No space left on device" in printed and "rank 0:" not in printed
+        assert "df -h" in printed and "%ranks save" in printed
+        assert sorted(p.name for p in small.iterdir() if p.suffix != ".json") == [
+            "kernel.pickle",
+            "rank-0.pickle",
+        ]
+        kept: dict[str, Any] = {}
+        assert not variables.restore(small / "rank-0.pickle", kept) and len(kept["w"]) == 1 << 20
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+@pytest.mark.full
 def test_session_saves_when_its_job_ends_with_a_signal_to_all_processes(state: Path) -> None:
     # In user namespaces, squashfuse mounts the image, and the signal ends it too.
     environ = {**os.environ, "APPTAINER_USERNS": "1"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from fairlead.base.errors import ExitCode
+from fairlead.base.errors import ExitCode, fail
 from fairlead.cli import options
 from fairlead.cli.declare import JSON, argument, declared, option
 from fairlead.cli.run import announce
@@ -21,7 +21,15 @@ from fairlead.notebook import journal, lab, session
 from fairlead.notebook.lab import Lab
 from fairlead.notebook.overlay import overlay
 from fairlead.notebook.session import Session, Wanted
-from fairlead.notebook.settings import ENDED, KERNEL, SERVER, order, read_json, write_private
+from fairlead.notebook.settings import (
+    ENDED,
+    KERNEL,
+    SERVER,
+    order,
+    read_json,
+    saved_to,
+    write_private,
+)
 from fairlead.session.prepare import refuse
 
 EPILOG = """\b
@@ -168,6 +176,9 @@ def _started(
         say(f"session {started.folder.name} is over: {(started.folder / ENDED).read_text('utf-8')}")
     if started.saved and (not flags.quiet or "not saved" in started.saved):
         say(started.saved)
+    if started.unsaved:
+        who = "; ".join(f"{name.replace('-', ' ')}: {why}" for name, why in started.unsaved.items())
+        raise fail("notebook-unsaved", folder=saved_to(started.folder), who=who)
     return ExitCode.DONE
 
 

@@ -162,16 +162,15 @@ class _Watch:
     def save(self) -> None:
         """Has this kernel and ranks save what they are asked to save, and says so in a file."""
         with self._saving:
-            begun, text = time.time(), ""
-            try:
-                variables.save_named(self._folder, "kernel", self._app.shell.user_ns)
-                silent = self._ranks.save_named()
-                text = variables.saved(self._folder, begun - _CLOCKS_S)
-                if silent:
-                    text += f"; ranks {spans(silent)} have written nothing: see {self._folder}/world-*/ranks.log"
-            except OSError as exc:
-                text = f"not saved: {exc}"
-            write_private(self._folder / SAVED_AT, json.dumps({"at": time.time(), "text": text}))
+            begun = time.time()
+            variables.save_named(self._folder, "kernel", self._app.shell.user_ns)
+            silent = self._ranks.save_named()
+            text, failed = variables.saved(self._folder, begun - _CLOCKS_S)
+            if silent:
+                why = f"nothing was written; see {self._folder}/world-*/ranks.log"
+                failed[f"ranks {spans(silent)}"] = why
+            done = {"at": time.time(), "text": text, "failed": failed}
+            write_private(self._folder / SAVED_AT, json.dumps(done))
 
 
 if __name__ == "__main__":

@@ -22,14 +22,13 @@ from pathlib import Path
 from fairlead.base.errors import Finding, fail, warning
 from fairlead.base.process import PYTHON, end_group
 from fairlead.launch.node_history import short
-from fairlead.notebook.session import Session
+from fairlead.notebook.session import Session, ends_again_and_again
 from fairlead.notebook.settings import LAB, log_tail, read_json, write_private
 from fairlead.schedulers.registry import ordered
 
 _CONFIG, _LOG = "lab-config.json", "lab.log"
 _END_S = 10.0
 _LEAST_S = 2.0  # between two starts
-_TOO_OFTEN, _RECENT_S = 4, 60.0  # starts within this time
 _START_S = 300.0  # on a file system that is slow, its thousands of files take minutes
 _ANSWER_S = 2.0
 SPEC = "fairlead"
@@ -121,8 +120,7 @@ class Lab:
         now = time.monotonic()
         code = self._process.poll()
         if code is not None and now - self._starts[-1] > _LEAST_S:
-            recent = [start for start in self._starts if now - start < _RECENT_S]
-            if len(recent) >= _TOO_OFTEN:
+            if ends_again_and_again(self._starts):
                 return self._given_up(f"it ends again and again, with code {code}")
             self.start()
         if self.is_ready:

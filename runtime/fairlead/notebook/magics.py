@@ -20,7 +20,7 @@ from fairlead.notebook import variables
 from fairlead.notebook.display import Captured, Key, Output, spans
 from fairlead.notebook.journal import missed
 from fairlead.notebook.ranks import Ranks, RanksError, Running, deaths
-from fairlead.notebook.settings import SAVED, TRACE, order, read_json, write_private
+from fairlead.notebook.settings import NAMES, TRACE, order, read_json, saved_to, write_private
 
 _USAGE = """\
 %%ranks [LIST] [--quiet] [--capture NAME]   run the cell on all ranks, or on those of LIST, as 0-3,7
@@ -260,22 +260,19 @@ class RanksMagics(Magics):  # type: ignore[misc]
             at = words.index("--to")
             folder = str(Path(words[at + 1]).expanduser().absolute())
             words = [*words[:at], *words[at + 2 :]]
-        path = self._ranks.folder / variables.NAMES
+        path = self._ranks.folder / NAMES
         asked = read_json(path)
         names = sorted({*asked.get("names", ()), *words})
         if bad := [name for name in words if not name.isidentifier()]:
             raise UsageError(f"%ranks save: not names of variables: {', '.join(bad)}")
-        folder = folder or asked.get("folder") or str(self._ranks.folder / SAVED)
+        folder = folder or str(saved_to(self._ranks.folder))
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_private(path, _json({"names": names, "folder": folder}))
         print(f"saved to {folder} when the session ends: {', '.join(names) or 'nothing'}")
 
     def _load(self, words: list[str]) -> None:
         folder = Path(words[0]).expanduser().absolute() if words else None
-        folder = folder or Path(
-            read_json(self._ranks.folder / variables.NAMES).get("folder")
-            or self._ranks.folder / SAVED
-        )
+        folder = folder or saved_to(self._ranks.folder)
         if not folder.is_dir():
             raise UsageError(f"%ranks load: there is no folder {folder}")
         if lost := variables.restore(folder / "kernel.pickle", self.shell.user_ns):

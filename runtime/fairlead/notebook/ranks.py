@@ -22,6 +22,7 @@ from fairlead.notebook.display import spans
 from fairlead.notebook.rank import LISTENER
 from fairlead.notebook.settings import (
     CLIENT,
+    NAMES,
     OUTCOME,
     PROOF,
     START_S,
@@ -321,23 +322,19 @@ class Ranks:
 
     def save_named(self) -> list[int]:
         """Has ranks save the variables that the session is asked to save; those that live and have written nothing."""
-        asked = read_json(self.folder / variables.NAMES)
+        asked = read_json(self.folder / NAMES)
         if not asked.get("names"):
             return []
-        folder = Path(asked["folder"])
         living = [n for n, rank in self._ranks.items() if not rank.died]
-        for number in living:
-            (folder / f"rank-{number}.json").unlink(missing_ok=True)
+        reports = {n: variables.report_of(self.folder, f"rank-{n}") for n in living}
+        for report in reports.values():
+            report.unlink(missing_ok=True)
         self.signal(signal.SIGUSR1, living)
         until = time.monotonic() + _SAVE_S
         left = living
         while left and time.monotonic() < until:
             time.sleep(0.02)
-            left = [
-                n
-                for n in left
-                if not (folder / f"rank-{n}.json").exists() and not self._ranks[n].died
-            ]
+            left = [n for n in left if not reports[n].exists() and not self._ranks[n].died]
         return left
 
     # Requests.

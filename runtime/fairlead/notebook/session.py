@@ -33,6 +33,7 @@ from fairlead.notebook.settings import (
     ENDED,
     KERNEL,
     LET_GO,
+    NAMES,
     ORDERS,
     OUTCOME,
     PROOF,
@@ -55,9 +56,9 @@ from fairlead.swap.model import Bind
 
 _LOOK_S = 0.05
 _END_S = 10.0  # for a process to end
-_SAVE_S = 60.0  # for variables to be saved
+_SAVE_S = 90.0  # for variables to be saved; the kernel waits 60 s for its ranks
 _BEFORE_S, _SHARE = 120.0, 0.1  # of a job, before whose end they are saved; the shorter of both
-_TOO_OFTEN = 5  # deaths of a kernel within a minute
+_TOO_OFTEN, _RECENT_S = 5, 60.0  # starts within this time
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
@@ -143,6 +144,7 @@ class Session:
         self._world = worlds.World(0, Path())
         self._kernel_run, self._kernel_starts = 0, [0.0]
         self.saved = ""  # what was saved last, in words
+        self.unsaved: dict[str, str] = {}  # why nothing could be written, by process
         self.extra: list[Callable[[], None]] = []  # called at each look
 
     def __enter__(self) -> Session:
@@ -338,8 +340,7 @@ class Session:
     def _look_at_kernel(self) -> None:
         if self._processes["kernel"].poll() is None:
             return
-        recent = [t for t in self._kernel_starts if time.monotonic() - t < 60]
-        if len(recent) >= _TOO_OFTEN:
+        if ends_again_and_again(self._kernel_starts):
             log = self.folder / "kernel.log"
             raise fail("notebook-kernel", log=log, tail=log_tail(log))
         for left in self._sockets.glob("kernel-*"):
@@ -358,8 +359,11 @@ class Session:
             if kernel.poll() is not None:
                 return False
             time.sleep(_LOOK_S)
-        self.saved = str(read_json(self.folder / SAVED_AT).get("text", ""))
-        return (self.folder / SAVED_AT).exists()
+        done = read_json(self.folder / SAVED_AT)
+        self.saved, self.unsaved = str(done.get("text", "")), dict(done.get("failed", {}))
+        if not done and read_json(self.folder / NAMES).get("names"):
+            self.unsaved = {"kernel": f"it did not answer within {_SAVE_S:.0f} s"}
+        return bool(done)
 
     def _end(self) -> None:
         saved = False
@@ -378,6 +382,16 @@ class Session:
         if name == "kernel":
             write_private(self.folder / LET_GO, "")
         end_group(process, _END_S)
+
+
+def ends_again_and_again(starts: Sequence[float]) -> bool:
+    """Whether a process that has ended is not worth another start.
+
+    Args:
+        starts: when it was started, by the monotonic clock.
+    """
+    now = time.monotonic()
+    return sum(now - start < _RECENT_S for start in starts) >= _TOO_OFTEN
 
 
 def _reason(exc: BaseException | None) -> str:

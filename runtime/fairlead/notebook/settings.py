@@ -19,6 +19,7 @@ JOURNAL = "output.jsonl"  # what cells have printed
 RUN = "kernel-run.json"  # which run of the kernel this is
 SAVE, SAVED_AT = "save-now", "saved-at.json"  # asks the kernel to save; when it has done so
 ORDERS = "orders"  # a folder; what the kernel or a server wants of the session
+NAMES = "save.json"  # what `%ranks save` was given
 SAVED = "saved"  # a folder; variables that outlive the session
 LET_GO = "let-go"  # also of a world: at SIGTERM, nothing is left to save
 LAB = "lab.json"  # where JupyterLab listens
@@ -82,6 +83,11 @@ def write_private(path: Path, data: str | bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def saved_to(session: Path) -> Path:
+    """Where a session is asked to save variables."""
+    return Path(read_json(session / NAMES).get("folder") or session / SAVED)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.notebook import variables
-from fairlead.notebook.settings import write_private
+from fairlead.notebook.settings import NAMES, write_private
 
 
 def test_what_can_be_pickled_comes_back_and_the_rest_is_named(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_only_what_was_named_is_saved(tmp_path: Path) -> None:
     variables.save_named(tmp_path, "kernel", {"x": 1})
     assert json.loads((tmp_path / "saved/kernel.json").read_text())["kept"] == []
     write_private(
-        tmp_path / variables.NAMES,
+        tmp_path / NAMES,
         json.dumps({"names": ["x", "absent"], "folder": str(tmp_path / "to")}),
     )
     variables.save_named(tmp_path, "kernel", {"x": 1, "y": 2})
@@ -54,6 +54,28 @@ def test_variables_that_share_an_object_share_it_when_they_come_back(tmp_path: P
     assert variables.restore(tmp_path / "rank-0.pickle", back) == ""
     assert back["model"]["weights"] is back["optimizer"]["of"][0]
     assert back["alone"] is back["again"] is not back["model"]["weights"]
+
+
+def test_object_of_several_variables_is_pickled_once(tmp_path: Path) -> None:
+    """As large as a model may be, of which an optimizer and a list of checkpoints have the parameters."""
+    cell = """
+pickled = []
+class Weights:
+    def __init__(self): self.values = bytearray(1 << 20)
+    def __getstate__(self): pickled.append(1); return self.__dict__
+weights = Weights()
+model, optimizer, kept = [weights], {"of": weights}, (weights, [weights.values])
+"""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(cell, names)
+    variables.save(tmp_path, "rank-0", names)
+    assert names["pickled"] == [1]
+    assert (tmp_path / "rank-0.pickle").stat().st_size < 1.5 * (1 << 20)
+    back: dict[str, Any] = {}
+    assert variables.restore(tmp_path / "rank-0.pickle", back) == ""
+    first = back["model"][0]
+    assert first is back["weights"] is back["optimizer"]["of"] is back["kept"][0]
+    assert first.values is back["kept"][1][0]
 
 
 def test_functions_of_cells_go_on_to_use_the_variables(tmp_path: Path) -> None:
@@ -96,3 +118,21 @@ gone = Gone()
     reason = variables.restore(tmp_path / "rank-0.pickle", back)
     assert "gone" in reason and "its file is gone" in reason
     assert back["other"] == [2] and "gone" not in back
+
+
+def test_one_that_shares_with_one_that_is_not_restored_is_named(tmp_path: Path) -> None:
+    cell = """
+class Broken:
+    def __init__(self): self.of = [1]
+    def __reduce__(self): return fails, (), self.__dict__
+def fails(): raise OSError("its file is gone")
+first = Broken()
+second, third = [first.of], [3]
+"""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(cell, names)
+    variables.save(tmp_path, "rank-0", names)
+    back: dict[str, Any] = {}
+    reason = variables.restore(tmp_path / "rank-0.pickle", back)
+    assert "second (UnpicklingError: it shares an object with first" in reason
+    assert back["third"] == [3] and "second" not in back
