@@ -9,6 +9,8 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
+import tarfile
 import threading
 import time
 import urllib.error
@@ -18,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.system import hosts, notebooks
@@ -556,6 +559,30 @@ def test_lab_that_cannot_be_served_is_reported_and_the_kernel_goes_on(
         assert kernel.run("%%ranks\nrank").error == ""
         kernel.close()
         assert not read_json(started.folder / LAB)
+
+
+@pytest.mark.full
+def test_ipyparallels_own_notebook_of_mpi_runs_unchanged(state: Path, tmp_path: Path) -> None:
+    """As its source has it; it asserts in its cells what each rank has received."""
+    pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation")
+    wanted = ("--no-binary", ":all:", "--dest", tmp_path, "ipyparallel==9.2.0")
+    subprocess.run([*pip, *wanted], check=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as stream:
+        stream.extractall(tmp_path)
+    (path,) = tmp_path.rglob("Using MPI with IPython Parallel.ipynb")
+    with notebooks.notebook("others", "--lab", "none", state=state, ranks=3) as started:
+        kernel = started.kernel()
+        cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+        results = []
+        for cell in cells:
+            ran = kernel.run(cell.source)
+            assert not ran.error, f"{cell.source}\n{ran.error}"
+            results += [out["text/plain"] for out in ran.outputs if "text/plain" in out]
+        assert len(cells) == 5 and results[:2] == ["[0, 1, 2]", "{0: 0, 1: 1, 2: 2}"]
+        assert kernel.run("ranks.client.ids == rc.ids").outputs[0]["text/plain"] == "True"
+        assert kernel.run("%%ranks\ncomm.allreduce(1)").text == "Out[0-2]: 3\n"
+        kernel.close()
 
 
 @pytest.mark.full

@@ -23,6 +23,7 @@ from fairlead.notebook.journal import Journal
 from fairlead.notebook.magics import RanksMagics
 from fairlead.notebook.ranks import Ranks
 from fairlead.notebook.settings import (
+    CLIENT,
     KERNEL,
     RUN,
     SAVE,
@@ -82,10 +83,19 @@ def _outliving() -> type:
 
 
 def _warm(ranks: Ranks) -> None:
-    """Imports what the first cell on ranks needs."""
+    """Imports what the first cell on ranks needs. `ipyparallel.Client()`, by which notebooks of others begin, is then one of
+    the ranks.
+    """
     import ipyparallel
 
-    assert ipyparallel
+    class Client(ipyparallel.Client):  # type: ignore[misc]
+        def __init__(self, connection_info: Any = None, **more: Any):
+            if connection_info is None and not more:
+                ranks.ready()
+                connection_info = str(ranks.settings.world(ranks.world) / CLIENT)
+            super().__init__(connection_info, **more)
+
+    ipyparallel.Client = Client
 
 
 class _Watch:
