@@ -60,11 +60,7 @@ def test_what_foreign_images_come_as_was_run() -> None:
 
 
 # Known wrong predictions; find the cause of each and remove it here.
-OPEN = {
-    # What a Python script imports is not known: petsc4py next to h5py does not suit these hosts.
-    "bookworm-science/openmpi/h5py/openmpi-5.0.11/root",
-    "bookworm-science/openmpi/h5py/sid-openmpi-6/root",
-}
+OPEN: set[str] = set()
 
 
 def test_wrong_predictions_are_the_known_ones() -> None:

@@ -142,7 +142,7 @@ def image_tree(root: Path) -> Path:
         ("opt/app/any.sh", "#!/bin/sh\n$1 /opt/app/c\n"),
         ("opt/app/held.sh", "#!/bin/sh\n# not /opt/app/c\ncd /opt/app && exec /opt/app/holds $*\n"),
         ("opt/app/either.sh", "#!/bin/sh\n/opt/app/c || exec /opt/app/holds\n"),
-        ("opt/app/tool", "#!/usr/bin/env -S python3 -u\n"),
+        ("opt/app/tool", "#!/usr/bin/env -S python3 -u\nimport fast, mpi4py\n"),
         ("opt/app/lost", "#!/opt/gone/bin/perl\n"),
     ):
         (root / name).write_text(text)

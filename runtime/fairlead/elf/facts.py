@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from fairlead.base.python_imports import Imports
+
 
 class AbiFamily(enum.StrEnum):
     """Who can replace whom. No compiled C program crosses these lines."""
@@ -233,6 +235,9 @@ class ImageFacts:
         nccl_mapped: of files that need an NCCL, the real path of what their loader finds; empty: nothing.
         drivers: paths of GPU driver libraries in it, as CUDA's compatibility package brings one.
         gpu_libraries: paths of the run times of CUDA and ROCm in it, by SONAME.
+        python_imports: where several Python packages lead to an MPI: what these, the packages that import them, and all
+            Python files outside of packages import of each other, by path. See :mod:`fairlead.image.python_modules`. Empty
+            otherwise, and in facts of older versions.
     """
 
     arch: str
@@ -260,3 +265,4 @@ class ImageFacts:
     nccl_mapped: Mapping[str, str] = field(default_factory=dict)
     drivers: tuple[str, ...] = ()
     gpu_libraries: Mapping[str, str] = field(default_factory=dict)
+    python_imports: Mapping[str, Imports] = field(default_factory=dict)

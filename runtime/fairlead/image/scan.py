@@ -32,6 +32,7 @@ from fairlead.image.budget import Budget
 from fairlead.image.imports import own_libraries, with_imports
 from fairlead.image.objects import Objects, first_line, target_of
 from fairlead.image.packages import Folders, os_release, walk
+from fairlead.image.python_modules import python_modules
 
 T = TypeVar("T")
 _PYTHON = re.compile(r"python(3\.\d+)$")
@@ -104,6 +105,7 @@ def scan_tree(
     own = own_libraries(root, objects, paths | parts, budget)
     consumers = [with_imports(root, elf, objects, own, budget) for elf in consumers]
     started = [elf.path for elf in consumers if elf.can_start]
+    modules = {*leads, *(elf.path for elf in consumers)}
     return ImageFacts(
         arch=libc.machine if libc else "",
         glibc=libc.offers.get("GLIBC", "") if libc else "",
@@ -142,6 +144,7 @@ def scan_tree(
         gpu_libraries={
             e.soname: p for p, e in sorted(elves.items()) if nccl_symbols.is_run_time(e.soname)
         },
+        python_imports=python_modules(root, folders, scripts, modules, budget),
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead.base.python_imports import Imports, imports_of, modules_in
 from fairlead.base.shell_commands import LONGEST, SHELLS, is_login_shells, is_shells
 from fairlead.base.suggest import suggest
 from fairlead.detect import capture
@@ -101,18 +102,56 @@ def texts(request: Request, facts: ImageFacts) -> dict[str, str]:
     return by_word
 
 
+def python_files(request: Request, facts: ImageFacts) -> dict[str, Imports]:
+    """What the Python files of this machine that a command names import, with the modules next to them."""
+    if not facts.python_imports:
+        return {}
+    named = (word for word in request.command[:_WORDS] if word.endswith(".py"))
+    places = {word: path for word in named if (path := _place(word, facts, request))}
+    return {word: imports_of(path) for word, path in places.items()}
+
+
+def python_modules(
+    request: Request, facts: ImageFacts, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The modules of this machine that a container's Python finds, each with its folder."""
+    if not facts.python_imports:
+        return {}
+    given = [f for f in request.searched.get("PYTHONPATH", "").split(":") if f]
+    home = Path(environ.get("HOME", "/"))
+    folders = [_of_machine(folder, request) for folder in given]
+    folders += sorted(home.glob(".local/lib/python3*/site-packages"))
+    # A text by -c and a module by -m are looked for from here.
+    folders += [Path(request.workdir or ".")] if {"-c", "-m"}.intersection(request.command) else []
+    return {name: str(folder) for folder in folders for name in modules_in(folder)}
+
+
+def _of_machine(path: str, request: Request) -> Path:
+    """Where a path of the container is on this machine, as far as binds say."""
+    below = [b for b in request.binds if Path(path).is_relative_to(b.target)]
+    bind = max(below, key=lambda b: len(b.target), default=None)
+    return Path(bind.source, Path(path).relative_to(bind.target)) if bind else Path(path)
+
+
 def _script(word: str, facts: ImageFacts, request: Request) -> str:
     """The text of a script that a container has at ``word`` from this machine; empty where it is none, or a long one."""
-    path = Path(word := request.placed(word))
-    below = [b for b in request.binds if path.is_relative_to(b.target)]
-    if bind := max(below, key=lambda b: len(b.target), default=None):
-        path = Path(bind.source, path.relative_to(bind.target))
-    elif word.startswith("/") and (not facts.programs or in_image(facts, word)):
-        return ""
+    path = _place(word, facts, request)
     with contextlib.suppress(OSError, ValueError):  # it cannot be read, or is not text
-        if path.is_file() and path.stat().st_size < LONGEST:
+        if path and path.stat().st_size < LONGEST:
             return path.read_text(encoding="utf-8")
     return ""
+
+
+def _place(word: str, facts: ImageFacts, request: Request) -> Path | None:
+    """The file of this machine that a container has at ``word``; None where it has none, or the image's."""
+    path = _of_machine(word := request.placed(word), request)
+    of_image = not facts.programs or in_image(facts, word) or word in facts.python_imports
+    if str(path) == word and word.startswith("/") and of_image:
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        if path.is_file():
+            return path
+    return None
 
 
 def host_mpi(situation: Situation) -> tuple[HostMpi | None, tuple[Line, ...]]:

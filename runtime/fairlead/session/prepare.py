@@ -38,7 +38,15 @@ from fairlead.launchers.model import Launcher
 from fairlead.rendezvous import dead_ends
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session import carry, gradients, network
-from fairlead.session.choose import Situation, host_mpi, launcher_for, outside, texts
+from fairlead.session.choose import (
+    Situation,
+    host_mpi,
+    launcher_for,
+    outside,
+    python_files,
+    python_modules,
+    texts,
+)
 from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Choices, Prepared
 from fairlead.site.engine_options import with_options
@@ -89,7 +97,12 @@ def prepare(
     request = _with_images_own(request, image)
     request = replace(request, outside=outside(request, image.facts, elsewhere=there is not None))
     if there is None:
-        request = replace(request, texts=texts(request, image.facts))
+        request = replace(
+            request,
+            texts=texts(request, image.facts),
+            python=python_files(request, image.facts),
+            python_modules=python_modules(request, image.facts, environ),
+        )
     situation, comm = _with_gradients(
         Situation(choices, image, request, site, there, by_profile, paths, engine, environ)
     )

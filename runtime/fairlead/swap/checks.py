@@ -286,7 +286,8 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
         ]
         findings = [f if f in certain else replace(f, severity=Severity.WARNING) for f in findings]
     complete = not findings
-    yield from findings
+    doubts = reach(plan.facts, plan.request).doubts if findings else {}
+    yield from (_in_doubt(finding, doubts) for finding in findings)
     count = len({s for e in looked_at for s in e.mpi_imports})
     if not count and not linked.needs:
         yield from _unseen(plan)
@@ -296,6 +297,12 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
             what = f"all {linked.needs} symbols of its MPI that the image needs are in the host's"
         why = f"{len(looked_at)} files; {library.title} reaches MPI {library.level}"
         yield _ok("symbols", what, why)
+
+
+def _in_doubt(finding: Finding, doubts: Mapping[str, str]) -> Finding:
+    """With why it is not certain that the file of a finding is loaded at all."""
+    doubt = doubts.get(finding.where)
+    return replace(finding, why=f"{finding.why}; {doubt}") if doubt else finding
 
 
 def _not_defined(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.base.python_imports import Imports
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.engines.model import Engine
 from fairlead.launchers.model import Launcher, Shape
@@ -72,6 +73,9 @@ class Request:
         shape: where the ranks run.
         outside: facts of the named programs that are files of this machine, by the name given.
         texts: shell scripts of this machine that the command names, by the name given.
+        python: what Python files of this machine that the command names import, with those next to them, by the name given.
+        python_modules: names of modules that a container's Python finds on this machine, by PYTHONPATH or in the user's own
+            packages, and where.
         output_dir: folder for one log per rank; empty: output goes to the launcher.
         label: the rank stands before each line of its output.
         rendezvous: whose variables the ranks get, as :func:`fairlead.rendezvous.choose.frameworks` takes it.
@@ -104,6 +108,8 @@ class Request:
     shape: Shape = field(default_factory=Shape)
     outside: Mapping[str, Elf] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
+    python: Mapping[str, Imports] = field(default_factory=dict)
+    python_modules: Mapping[str, str] = field(default_factory=dict)
     comm: str = ""
     comm_by: str = ""
     output_dir: str = ""

@@ -12,14 +12,16 @@ import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from fairlead.base.python_imports import package_of
 from fairlead.base.shell_commands import SHELLS, commands, is_login_shells
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_interface
 from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
 from fairlead.swap import wrappers
 from fairlead.swap.model import Request
+from fairlead.swap.python_reach import Imported, imported
 
 # Where a name without a slash is looked for, if the image does not say; as Apptainer and Docker do.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -78,6 +80,7 @@ class Program:
         path: its real path in the image; empty if it is not there.
         chain: the paths that lead to it: symlinks, and the interpreters of scripts.
         perhaps: a text starts it next to others, and perhaps only one of them.
+        words: the command; empty where it is not known.
     """
 
     asked: str
@@ -85,6 +88,7 @@ class Program:
     kind: Kind
     chain: tuple[str, ...] = ()
     perhaps: bool = False
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,13 @@ class Reach:
         programs: empty: nothing was named, and anything may run.
         files: of the image's consumers, those that they are or can load.
         words: paths in the image that the command gives to its program.
+        doubts: why a Python may not load a file of these, by path.
     """
 
     programs: tuple[Program, ...]
     files: tuple[Elf, ...]
     words: tuple[str, ...] = ()
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exact(self) -> bool:
@@ -164,7 +170,8 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
             _real(facts, path)[0] for w in request.command[1:] for path in _PATHS.findall(w)
         )
         paths |= _closure(facts, [word for word in words if word in facts.leads])
-    return Reach(programs, (*own, *(e for e in facts.consumers if e.path in paths)), words)
+    files = (*own, *(e for e in facts.consumers if e.path in paths))
+    return Reach(programs, files, words, _doubts(facts, request, programs, words))
 
 
 def _from_workdir(facts: ImageFacts, request: Request) -> Request:
@@ -462,6 +469,7 @@ def _called(
     that its text starts, if that names them all.
     """
     programs = _programs(facts, command[0], request)
+    programs = [replace(program, words=tuple(command)) for program in programs]
     starts = programs and all(program.kind is Kind.STARTS for program in programs)
     if not starts and command[0] not in request.texts:
         return programs
@@ -737,8 +745,8 @@ def _closure(facts: ImageFacts, paths: Iterable[str]) -> set[str]:
     return visited
 
 
-def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]:
-    """The extension modules that a Python can import.
+def _modules(facts: ImageFacts, program: Program, request: Request) -> dict[str, str]:
+    """The extension modules that a Python can import, each with why that is not certain; empty where it is.
 
     A virtual environment's Python is a link to another one, whose modules it may see too.
     """
@@ -754,7 +762,37 @@ def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]
     inside = tuple(f"{prefix}/lib" for prefix in prefixes)
     paths = (path for path in modules if re.search(r"/python3|-packages/", path))
     more = (p for p in modules if any(_is_below(p, folder) for folder in python_path))
-    return sorted({*more, *(path for path in paths if python_path or path.startswith(inside))})
+    there = {*more, *(path for path in paths if python_path or path.startswith(inside))}
+    known = imported(facts, request, program.words, program.chain)
+    return {path: doubt for path in sorted(there) if (doubt := _doubt(known, path)) is not None}
+
+
+def _doubt(known: Imported | None, path: str) -> str | None:
+    """Why it is not certain that a Python imports a module, empty where it is or nothing is asked; None: it does not."""
+    package = package_of(path)[1]
+    if known is None or not package:
+        return ""
+    doubt = known.doubt(package)
+    return f"{package}, which leads to it, may be imported: {doubt}" if doubt else doubt
+
+
+def _doubts(
+    facts: ImageFacts, request: Request, programs: Iterable[Program], words: Iterable[str]
+) -> dict[str, str]:
+    """Of the files in reach, those that only packages lead to of which it is not certain that a Python imports them."""
+    sure, doubts = (
+        {*words, *(p.path for p in programs if p.kind is not Kind.PYTHON)},
+        dict[str, str](),
+    )
+    for program in programs:
+        if program.kind is Kind.PYTHON:
+            modules = _modules(facts, program, request)
+            sure |= {path for path, doubt in modules.items() if not doubt}
+            for path in (path for path, doubt in modules.items() if doubt):
+                for behind in _closure(facts, [path]):
+                    doubts.setdefault(behind, modules[path])
+    certain = _closure(facts, sure) if doubts else set()
+    return {path: why for path, why in doubts.items() if path not in certain}
 
 
 def _variable(request: Request, name: str) -> str:

@@ -24,6 +24,7 @@ from fairlead.elf.patchelf import find_patchelf
 
 KEPT = hosts.KEPT / "corpus"
 SOURCES = Path(__file__).with_name("programs")
+SCRIPTS = ("report.py", "child.py", "look_h5py.py", "look_petsc4py.py", "look.R")
 LIB = "usr/lib/x86_64-linux-gnu"
 _FORMAT = 2  # moves when this file makes other trees of the same table
 _SYSTEM = ("dash", "coreutils", "python3")
@@ -166,8 +167,8 @@ def image(name: str) -> Path:
             for program in PROGRAMS.values():
                 if has(of, mpi.family, program):
                     _add(tree, of, mpi, program)
-        (tree / "opt/app/report.py").write_bytes((SOURCES / "report.py").read_bytes())
-        (tree / "opt/app/look.R").write_bytes((SOURCES / "look.R").read_bytes())
+        for script in SCRIPTS:
+            (tree / "opt/app" / script).write_bytes((SOURCES / script).read_bytes())
 
     for stale in KEPT.glob(f"image-{name}-????????*"):
         if key(of) not in stale.name:
@@ -291,9 +292,10 @@ def command(of: Image, family: str, program: str) -> tuple[str, ...]:
     app = f"/opt/app/{family}"
     return {
         "ctypes": ("python3", report, "ctypes", f"{app}/ctypes.so"),
-        "child": ("python3", report, "child", f"{app}/child"),
+        "child": ("python3", "/opt/app/child.py", f"{app}/child"),
         "rmpi": ("Rscript", "/opt/app/look.R"),
-        **{p: (python, report, p) for p in ("mpi4py", "petsc4py", "h5py")},
+        "mpi4py": (python, report, "mpi4py"),
+        **{p: (python, f"/opt/app/look_{p}.py") for p in ("petsc4py", "h5py")},
     }.get(program, (f"{app}/{program}",))
 
 

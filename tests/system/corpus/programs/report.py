@@ -53,25 +53,7 @@ if __name__ == "__main__":
     way, *rest = sys.argv[1:]
     if way == "ctypes":
         of_ctypes(*rest)
-    elif way == "child":
-        import subprocess
-
-        sys.exit(subprocess.call(rest, close_fds=False))  # a launcher's descriptors are passed on
     else:
-        if way == "petsc4py":
-            import petsc4py  # type: ignore[import-not-found]
-
-            petsc4py.init([])
-            from petsc4py import PETSc
-
-            assert PETSc.COMM_WORLD.getSize() >= 1
-        elif way == "h5py":
-            import h5py
         from mpi4py import MPI
 
-        if way == "h5py":
-            with h5py.File(
-                f"/tmp/corpus-{MPI.COMM_WORLD.rank}.h5", "w", driver="mpio", comm=MPI.COMM_SELF
-            ) as f:
-                f.create_dataset("x", data=[1])
         of_mpi4py(MPI)
