@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.system.corpus import truth
+from tests.system import hosts
+from tests.system.corpus import trees, truth
 from tests.system.corpus.run import CELLS_OFTEN, Cell, read, run
 from tests.system.corpus.table import Row, drawn
 
@@ -38,6 +39,14 @@ def test_arrays_of_gfortrans_mpi_f08_work_on_intels_mpi() -> None:
     """Intel's interface to Fortran has the same names, and another compiler's array descriptors."""
     cell = run(Row("bookworm-mpich", "mpich", "f08", "impi-2021.18.1", "root"), None)
     assert (cell.refused, cell.wrong) == ((), ""), cell
+
+
+def test_exit_code_of_a_virtual_environments_script_that_fails_before_mpi_stands() -> None:
+    """The probe that then looks for a cause runs on that Python too: another has no mpi4py, which is no cause."""
+    words = ("--mpi", hosts.wheel("mpich", "5.0.2"), trees.image("venv-mpich-4.3.2"))
+    command = ("/opt/venv/bin/python3", "-c", "raise SystemExit(3)")
+    done = hosts.fairlead("run", "-n", "2", *words, "--", *command, env=hosts.AS_ROOT)
+    assert done.returncode == 3 and "failed first: exit code 3" in done.stderr, done.stderr
 
 
 def test_rows_that_run_often_are_known() -> None:

@@ -21,9 +21,11 @@ from fairlead.launch import launch as launching
 from fairlead.launch.node_check import Opened
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry as launchers
+from fairlead.mpi.cross_abi import is_python
 from fairlead.proof.preload import reports
 from fairlead.proof.verdict import Proof, RankProof, judged, mpi_program
 from fairlead.swap.model import RUN_MOUNT, Bind, Plan
+from fairlead.swap.reach import on_path, reach
 from fairlead.swap.staging import planned_inode
 
 
@@ -48,14 +50,15 @@ def probe(
     begun = time.monotonic()
     folder = new_run_folder(cache)
     shutil.copyfile(prove.__file__, folder / "prove.py")
-    app = mpi_program(plan)
+    app, python = mpi_program(plan), _python(plan)
     with (folder / "spec.json").open("w", encoding="utf-8") as stream:
         json.dump(
-            {"out": RUN_MOUNT, "via": _via(plan, app), "names": plan.names, "app": app}, stream
+            {"out": RUN_MOUNT, "via": _via(plan, python, app), "names": plan.names, "app": app},
+            stream,
         )
     line = launching.command_line(
         plan,
-        ("python3", "-I", f"{RUN_MOUNT}/prove.py", f"{RUN_MOUNT}/spec.json"),
+        (python, "-I", f"{RUN_MOUNT}/prove.py", f"{RUN_MOUNT}/spec.json"),
         ranks,
         binds=(Bind(str(folder), RUN_MOUNT),),
         env=env,
@@ -95,9 +98,22 @@ def probe(
     return judged(plan, ranks, inode, proofs, time.monotonic() - begun)
 
 
-def _via(plan: Plan, app: str) -> str:
-    """Python programs meet MPI through mpi4py, which searches on its own; others by name."""
-    has_mpi4py = any("/mpi4py/MPI." in e.path for e in plan.consumers)
+def _python(plan: Plan) -> str:
+    """The command's own Python, as of a virtual environment, for another has other packages; else the one in PATH."""
+    programs = reach(plan.facts, plan.request).programs
+    pythons = (path for program in programs for path in program.chain if is_python(path))
+    return next(pythons, "python3")
+
+
+def _via(plan: Plan, python: str, app: str) -> str:
+    """Python programs meet MPI through mpi4py, which searches on its own; others by name.
+
+    What has an mpi4py of its own, as a bundle has, need not share it with the probe's Python.
+    """
+    wanted = any("/mpi4py/MPI." in e.path for e in plan.consumers)
+    place = on_path(plan.facts, plan.request, python)
+    own = reach(plan.facts, replace(plan.request, apps=(place,), command=()))
+    has_mpi4py = wanted and any("/mpi4py/MPI." in e.path for e in own.files)
     return "mpi4py" if has_mpi4py and not app else "dlopen"
 
 

@@ -318,6 +318,14 @@ def _first_in(facts: ImageFacts, path: str, name: str) -> str:
     return next((place for place in places if _real(facts, place)[0] in facts.programs), "")
 
 
+def on_path(facts: ImageFacts, request: Request, name: str) -> str:
+    """Which program of the image a name is in the container, by PATH or, where that is not known, the usual one; the name
+    itself where there is none.
+    """
+    path = searched_path(request) or DEFAULT_PATH
+    return name if "/" in name else _first_in(facts, path, name) or name
+
+
 def _without_login(command: Sequence[str]) -> tuple[str, ...]:
     """The words of a shell without the option that makes it a login shell; no words for another program."""
     if not command or posixpath.basename(command[0]) not in SHELLS:
