@@ -212,6 +212,20 @@ class Objects:
         names = (n for n in elf.needed if not GLIBC_PIECES.match(n))
         return next((name for name in names if not self._searched(name, elf)), "")
 
+    def lacking(self, path: str) -> dict[str, str]:
+        """Libraries that a file or one behind it needs and the tree has nowhere, each with the file that needs it."""
+        lacking: dict[str, str] = {}
+        for elf in (self._files[path], *self.behind(path)):
+            for name in elf.needed:
+                if not GLIBC_PIECES.match(name) and name not in self.needs[elf.path]:
+                    lacking.setdefault(name, elf.path)
+        return lacking
+
+    def preloaded(self, words: Iterable[str]) -> tuple[str, ...]:
+        """The files of the tree that a list of libraries to preload names, in order."""
+        real = (self._resolved(word) for word in words if "/" in word)
+        return tuple(dict.fromkeys(path for path in real if path in self._files))
+
     def _searched(self, name: str, by: Elf) -> str:
         """What the loader finds without LD_LIBRARY_PATH."""
         if "/" in name:

@@ -31,7 +31,7 @@ from fairlead.elf.reader import NotElf, TooCostly, newest
 from fairlead.image.budget import Budget
 from fairlead.image.imports import own_libraries, with_imports
 from fairlead.image.objects import Objects, first_line, target_of
-from fairlead.image.packages import Folders, os_release, walk
+from fairlead.image.packages import Folders, os_release, text_in, walk
 from fairlead.image.python_modules import python_modules
 
 T = TypeVar("T")
@@ -144,6 +144,8 @@ def scan_tree(
         gpu_libraries={
             e.soname: p for p, e in sorted(elves.items()) if nccl_symbols.is_run_time(e.soname)
         },
+        lacking={path: names for path in started if (names := objects.lacking(path))},
+        preloaded=objects.preloaded(_preloads(root, budget)),
         python_imports=python_modules(root, folders, scripts, modules, budget),
     )
 
@@ -165,6 +167,12 @@ def _identified(
         if made:
             budget.clock(path)
             yield made
+
+
+def _preloads(root: Path, budget: Budget) -> list[str]:
+    """What the loader preloads into every program (ld.so(8))."""
+    text = text_in(root, "etc/ld.so.preload", budget)
+    return re.sub(r"#.*", "", text).replace(":", " ").split()
 
 
 def _nccl_conf(root: Path, budget: Budget) -> dict[str, str]:

@@ -43,6 +43,7 @@ class Sighting:
         library_path: its LD_LIBRARY_PATH, where known.
         version: what the MPI that is not as planned says of itself; may be "".
         ran: an MPI was not only mapped, but started, as far as is known.
+        ranked: it has some of the variables that its rank was launched with, or that is not known.
     """
 
     rank: str
@@ -55,6 +56,7 @@ class Sighting:
     library_path: str = ""
     version: str = ""
     ran: bool = True
+    ranked: bool = True
 
     @property
     def wrong(self) -> tuple[File, ...]:
@@ -123,11 +125,15 @@ class Observer:
             return key, None
         if not unseen and not any(file.path == WITNESS for file in files):
             unseen = "privileged" if _is_privileged(proc) else "unloaded"
-        environ = _environ(proc)
+        environ, ranked = {}, True
+        with suppress(OSError):
+            environ = _environ(proc)
+            ranked = bool(environ.keys() & {*RANK_VARIABLES, processes.MARKER})
         rank = next((environ[name] for name in RANK_VARIABLES if name in environ), "")
         return key, Sighting(
             rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", ""),
             ran=bool(unseen),  # one with a witness says so itself
+            ranked=ranked,
         )  # fmt: skip
 
     def _with_mpi(self, proc: Path, program: str, maps: str) -> File | None:
@@ -167,10 +173,8 @@ def _is_privileged(proc: Path) -> bool:
 
 
 def _environ(proc: Path) -> dict[str, str]:
-    with suppress(OSError):
-        pairs = (proc / "environ").read_bytes().decode(errors="replace").split("\0")
-        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    return {}
+    pairs = (proc / "environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
 def mapped_files(maps: str) -> tuple[File, ...]:

@@ -67,12 +67,14 @@ class Unproved:
         unloaded = any(s.unseen == "unloaded" and not s.rank for s in self.sightings)
         without = [b for b in self.bare if not b.ranked]
         alone = [b for b in without if unloaded or _uses_mpi(self.plan, b.program)]
-        if self.ranks < 2 or len({b.rank for b in alone}) < self.ranks:
+        # A static program that cleans it, as busybox does, tells nobody.
+        bare = [s.program for s in self.sightings if s.unseen == "unloaded" and not s.ranked]
+        if self.ranks < 2 or max(len({b.rank for b in alone}), len(bare)) < self.ranks:
             return None
         return error(
             "world-size-cleaned",
             asked=self.ranks,
-            program=alone[0].program,
+            program=alone[0].program if alone else bare[0],
             launcher_path=self.plan.launcher.path,
         )
 

@@ -7,9 +7,11 @@ alias or a DT_RPATH ends with exit code 0 on the wrong MPI, or with every rank a
 from __future__ import annotations
 
 import difflib
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
@@ -29,6 +31,7 @@ from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
 from fairlead.nccl.checks.registry import CHECKS as NCCL_CHECKS
+from fairlead.swap import wrappers
 from fairlead.swap.carry import check as carried
 from fairlead.swap.family import image_family, in_reach, own_library, speaking
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
@@ -53,6 +56,17 @@ from fairlead.swap.reach import (
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
 _SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI
+_SYSTEM_FOLDERS = (
+    "/lib",
+    "/usr/lib",
+    "/lib64",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+)
+# Engines bring them from the host: --nv, --rocm.
+_DRIVERS = re.compile(r"lib(cuda|nvidia|nvcuvid|nvoptix|GLX?|EGL|OpenCL|amdhip|hsa|rocm|drm)")
 Check = Callable[[Plan], Iterator[Finding]]
 
 
@@ -141,6 +155,35 @@ def program(plan: Plan) -> Iterator[Finding]:
         elif named.kind is Kind.NONE:
             what = f"{named.path} needs no MPI; nothing will be proved of it"
             yield _ok("program", what, f"named by {named.asked}")
+
+
+def libraries(plan: Plan) -> Iterator[Finding]:
+    """A program that is linked to a library which is nowhere in the image does not start."""
+    staged = plan.staging.lacking if plan.staging else list
+    for named in reach(plan.facts, plan.request).programs:
+        lacking = plan.facts.lacking.get(named.path, {}) if named.kind is Kind.LINKED else {}
+        for name in staged(name for name in lacking if not _DRIVERS.match(name)):
+            finding = error(
+                "program-library",
+                program=named.asked,
+                name=name,
+                by=lacking[name],
+                image=plan.image,
+            )
+            unsure = named.perhaps or _may_be_bound(plan, name, lacking[name])
+            yield replace(finding, severity=Severity.WARNING) if unsure else finding
+
+
+def _may_be_bound(plan: Plan, name: str, by: str) -> bool:
+    """Whether what is bound from this machine, or the engine brings, lies where a file's loader looks for a library."""
+    request = plan.request
+    paths = (request.library_path, request.image_library_path)
+    searched = [folder for path in paths for folder in path.split(":") if folder.startswith("/")]
+    elf = next((elf for elf in plan.facts.consumers if elf.path == by), None)
+    own = [*elf.rpath_folders, *elf.runpath_folders] if elf else []
+    places = [PurePosixPath(folder, name) for folder in (*searched, *own, *_SYSTEM_FOLDERS)]
+    targets = [bind.target for bind in (*request.binds, *plan.binds)]
+    return bool(request.engine_args) or any(p.is_relative_to(t) for p in places for t in targets)
 
 
 def on_path(plan: Plan) -> Iterator[Finding]:
@@ -234,6 +277,20 @@ def descriptors(plan: Plan) -> Iterator[Finding]:
             )
             # Of several programs of a text it is not known which use MPI.
             yield shells if alone else replace(shells, severity=Severity.WARNING)
+
+
+def environment(plan: Plan) -> Iterator[Finding]:
+    """What starts its program with a cleaned environment takes from it what the launcher connects the ranks by."""
+    if plan.request.ranks < 2 or is_in_image(plan.launcher):
+        return
+    ways: dict[str, bool] = {}
+    for named, alone in named_within(plan.facts, plan.request):
+        if how := wrappers.cleans(named.words or (named.asked,)):
+            ways[how] = ways.get(how, False) or alone
+    for how, alone in ways.items():
+        finding = error("program-environment", how=how, launcher=plan.launcher)
+        # Of several programs of a text it is not known which use MPI.
+        yield finding if alone else replace(finding, severity=Severity.WARNING)
 
 
 def launcher_family(plan: Plan) -> Iterator[Finding]:
@@ -575,6 +632,6 @@ def network(plan: Plan) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture, program, on_path, login, descriptors, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
+    architecture, program, libraries, on_path, login, descriptors, environment, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
     python_prefix, names, closure, namespaces, engine_settings, user_libraries, carried, network,
 )  # fmt: skip

@@ -163,6 +163,8 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
     if not programs:
         return Reach((), facts.consumers)
     paths = {path for program in programs for path in _loaded(facts, program, request)}
+    if any(p.kind not in (Kind.MISSING, Kind.STATIC) for p in programs):
+        paths |= _closure(facts, _preloaded(facts, request))
     own = tuple(e for n, e in request.outside.items() if n in {p.asked for p in programs})
     words: tuple[str, ...] = ()
     if any(p.kind in (Kind.PYTHON, Kind.PACKAGES, Kind.OPENS, Kind.STARTS) for p in programs):
@@ -172,6 +174,13 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
         paths |= _closure(facts, [word for word in words if word in facts.leads])
     files = (*own, *(e for e in facts.consumers if e.path in paths))
     return Reach(programs, files, words, _doubts(facts, request, programs, words))
+
+
+def _preloaded(facts: ImageFacts, request: Request) -> list[str]:
+    """The files with an MPI, or that lead to one, which the image has its loader preload into every program."""
+    words = request.image_preload.replace(":", " ").split()
+    named = {*facts.preloaded, *(_real(facts, word)[0] for word in words)}
+    return sorted(named.intersection(facts.leads))
 
 
 def _from_workdir(facts: ImageFacts, request: Request) -> Request:
@@ -300,7 +309,7 @@ def _within(
     facts: ImageFacts, command: Sequence[str], request: Request, deepest: int, alone: bool
 ) -> Iterator[tuple[Program, bool]]:
     programs = _programs(facts, command[0], request)
-    yield from ((program, alone) for program in programs)
+    yield from ((replace(program, words=tuple(command)), alone) for program in programs)
     if not deepest:
         return
     text, _ = _text(facts, _without_login(command) or command, request, programs)

@@ -6,8 +6,10 @@ A program that starts others may start anything, unless its form is known and th
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ _FORMS = {
     ),
     "stdbuf": _Form(short="ioe", long=_long("input output error")),
 }  # fmt: skip
+_MANY_IN_ONE = ("busybox", "toybox")
 _SU = ("su", "runuser")
 _SU_VALUES = {
     "c": "command", "s": "shell", "g": "group", "G": "supp-group", "u": "user", "w": "whitelist-environment",
@@ -88,6 +91,41 @@ def behind(command: Sequence[str]) -> tuple[str, ...]:
     if len(own) < form.operands or (form.only and any(word != form.only for word in own)):
         return ()
     return tuple(words)
+
+
+def cleans(command: Sequence[str]) -> str:
+    """How a command starts another without the variables that it has itself; empty where it does not, or that is not known.
+
+    >>> cleans(("env", "-i", "lmp")), cleans(("env", "-u", "X", "A=1", "lmp")), cleans(("busybox", "env", "-", "lmp"))
+    ('env -i', '', 'env -')
+    >>> cleans(("su", "-", "nobody", "-c", "lmp")), cleans(("setpriv", "--reset-env", "lmp")), cleans(("sudo", "-E", "lmp"))
+    ('su -', 'setpriv --reset-env', '')
+    >>> cleans(("env", "-i", "PMI_RANK=0", "lmp"))
+    ''
+    """
+    name, words = posixpath.basename(command[0]), list(command[1:])
+    if name in _MANY_IN_ONE and words:
+        name, words = words[0], words[1:]
+    own = list(takewhile(lambda word: word.startswith("-"), words))
+    if name == "env":
+        at = next(
+            (
+                i
+                for i, w in enumerate(own)
+                if w in ("-", "--ignore-environment") or re.match(r"-[0v]*i", w)
+            ),
+            None,
+        )
+        # What stands before the command may set them again.
+        return (
+            "" if at is None or "=" in "".join(words[len(own) : len(own) + 1]) else f"env {own[at]}"
+        )
+    if name == "sudo":
+        return "" if any(re.match(r"-[A-Za-z]*E|--preserve-env", word) for word in own) else "sudo"
+    if name == "setpriv":
+        return "setpriv --reset-env" if "--reset-env" in own else ""
+    asked, kept = su(command), any(re.match(r"-w|--whitelist", word) for word in words)
+    return f"{name} -" if asked and asked.login and not kept else ""
 
 
 def _takes_next(form: _Form, option: str) -> bool:

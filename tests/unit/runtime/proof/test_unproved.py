@@ -218,6 +218,15 @@ def test_ranks_that_start_their_program_without_the_launchers_variables_are_alon
     assert Unproved(plan, (seen,), (), other, 2).failed()
     assert Unproved(plan, (replace(seen, rank="0"),), (), other, 2).failed() is None
     assert Unproved(plan, (), (), both, 2).failed(proved=True) is None
+    # A static env, as busybox has one, notes nothing of what it starts.
+    bare = replace(seen, program="/app/a", ranked=False)
+    found = Unproved(plan, (bare, replace(bare, pid=8)), (), (), 2).failed()
+    assert found and found.check == "world-size" and "/app/a" in found.where
+    assert Unproved(plan, (bare,), (), (), 2).failed() is None
+    assert (
+        Unproved(plan, (replace(bare, ranked=True), replace(bare, pid=8)), (), (), 2).failed()
+        is None
+    )
 
 
 @pytest.mark.parametrize(

@@ -691,7 +691,7 @@ def test_static_program_that_may_start_others_reaches_everything(
     mpich = tuple(e for e in started.consumers if e.path in ("/opt/app/c", FAST))
     alone = replace(started, consumers=mpich)
     assert "abi-family" in errors(said(alone, "openmpi", command=command))
-    assert not errors(said(alone, "mpich", command=command))
+    assert not errors(said(alone, "mpich", command=command, ranks=1))
 
 
 def test_static_program_that_is_named_as_the_one_with_mpi_is_taken_by_its_word(
@@ -934,3 +934,65 @@ def test_launcher_of_the_image_is_the_one_in_the_prefix_of_its_mpi(mixed: ImageF
     assert found and found.path == "/opt/tiny/bin/mpiexec" and is_in_image(found)
     assert own_launcher("/usr/lib/libmpich.so.12", mixed.programs) is None
     assert registry.words(found, Shape(2), ("app",)).argv == (found.path, "-n", "2", "app")
+
+
+def with_lost_library(tree: Path) -> None:
+    """A program that links a library which is then removed."""
+    blas = compiled(tree / "usr/lib/libblas.so.3", PLAIN.replace("main", "blas"))
+    mpich = tree / "usr/lib/libmpich.so.12"
+    needs = "int blas(void); int more(void) { return blas(); }"
+    compiled(tree / "opt/app/solver", MAIN + CALLS + needs, str(mpich), str(blas))
+    blas.unlink()
+
+
+def test_program_whose_library_is_nowhere_in_the_image_is_refused(tmp_path: Path) -> None:
+    tree = image_tree(tmp_path / "root")
+    with_lost_library(tree)
+    facts = replace(scan_tree(tree), glibc="2.99", libstdcxx="3.4.99", arch="x64")
+    command = ("/opt/app/solver",)
+    finding = said(facts, command=command)["program error"]
+    assert finding.what == "/opt/app/solver needs libblas.so.3, which is nowhere in the image"
+    assert "program error" not in said(facts, command=("/opt/app/c",))
+    folder = {"library_path": "/opt/blas", "binds": (Bind("/data", "/opt/blas"),)}
+    assert "program warning" in said(facts, command=command, **folder)
+    assert "program error" in said(facts, command=command, binds=(Bind("/data", "/data"),))
+
+
+def test_preload_of_the_image_is_in_reach_of_every_program(tmp_path: Path) -> None:
+    tree = image_tree(tmp_path / "root")
+    openmpi = tree / "opt/openmpi/lib/libmpi.so.40"
+    compiled(tree / "usr/lib/libshim.so", CALLS.replace("call(", "shim("), str(openmpi), "-Wl,-soname,libshim.so")  # fmt: skip
+    (tree / "etc").mkdir(exist_ok=True)
+    plain = replace(scan_tree(tree), glibc="2.99", libstdcxx="3.4.99", arch="x64")
+    (tree / "etc/ld.so.preload").write_text("# of a tool\n/usr/lib/libshim.so /usr/lib/gone.so\n")
+    facts = replace(scan_tree(tree), glibc="2.99", libstdcxx="3.4.99", arch="x64")
+    for given in ({}, {"image_preload": "/usr/lib/libshim.so"}):
+        there = said(plain if given else facts, command=("/opt/app/c",), **given)
+        assert "families" in errors(there), there
+    assert not errors(said(plain, command=("/opt/app/c",)))
+
+
+@pytest.mark.parametrize(
+    ("command", "severity"),
+    [
+        (("env", "-i", "c"), "error"),
+        (("sh", "-c", "env -i /opt/app/c"), "error"),
+        (("sh", "-c", "env -i date; /opt/app/c"), "warning"),
+        (("env", "-u", "X", "c"), ""),
+        (("env", "-i", "PMI_FD=3", "c"), ""),
+        (("su", "-", "nobody", "-c", "/opt/app/c"), "error"),
+        (("su", "nobody", "-c", "/opt/app/c"), ""),
+        (("su", "-", "-w", "PMI_FD,PMI_RANK", "nobody", "-c", "/opt/app/c"), ""),
+    ],
+)
+def test_command_that_cleans_the_environment_of_its_program_leaves_each_rank_alone(
+    facts: ImageFacts, command: tuple[str, ...], severity: str
+) -> None:
+    starts = {"/usr/bin/env": "starts", "/usr/bin/su": "starts", "/usr/bin/date": ""}
+    programs = {**facts.programs, **starts}
+    facts = replace(facts, programs=programs)
+    findings = said(facts, command=command, ranks=2)
+    assert [n for n in findings if n.startswith("rank-cut-off")] == [
+        f"rank-cut-off {severity}"
+    ] * bool(severity)
+    assert not any(n.startswith("rank-cut-off") for n in said(facts, command=command, ranks=1))
