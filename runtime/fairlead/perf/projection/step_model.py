@@ -163,6 +163,5 @@ def step(work: Work, fabric: Fabric, spread: Spread, nodes: int, delayed: bool =
     input_s = max(0.0, fed - whole)
     alone = max(compute, work.input_s, work.batch / fabric.shared_input)
     total = whole + input_s
-    return Step(
-        nodes, total, min(1.0, alone / total), compute, straggle, max(exposed, 0.0), input_s, moving
-    )
+    efficiency = min(1.0, alone / total) if total else 1.0  # of runs whose steps took no time
+    return Step(nodes, total, efficiency, compute, straggle, max(exposed, 0.0), input_s, moving)
