@@ -215,6 +215,8 @@ class Objects:
     def lacking(self, path: str) -> dict[str, str]:
         """Libraries that a file or one behind it needs and the tree has nowhere, each with the file that needs it."""
         lacking: dict[str, str] = {}
+        if "/ld-musl" in self._files[path].interpreter:
+            return {}  # musl's loader is the C library too, by any of its names
         for elf in (self._files[path], *self.behind(path)):
             for name in elf.needed:
                 if not GLIBC_PIECES.match(name) and name not in self.needs[elf.path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.support.recorded import HYDRA, OPENMPI, ROOT_ENGINE, SITE, host, plan
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.elf import reader
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
+from fairlead.elf.patchelf import find_patchelf
 from fairlead.image.scan import scan_tree
 from fairlead.launchers import registry
 from fairlead.launchers.image import own_launcher
@@ -956,6 +958,14 @@ def test_program_whose_library_is_nowhere_in_the_image_is_refused(tmp_path: Path
     folder = {"library_path": "/opt/blas", "binds": (Bind("/data", "/opt/blas"),)}
     assert "program warning" in said(facts, command=command, **folder)
     assert "program error" in said(facts, command=command, binds=(Bind("/data", "/data"),))
+
+
+def test_c_library_that_musls_loader_is_itself_is_missed_nowhere(tmp_path: Path) -> None:
+    tree = image_tree(tmp_path / "root")
+    with_lost_library(tree)
+    loader = ("--set-interpreter", "/lib/ld-musl-x86_64.so.1")
+    subprocess.run([find_patchelf(), *loader, tree / "opt/app/solver"], check=True)
+    assert not scan_tree(tree).lacking
 
 
 def test_preload_of_the_image_is_in_reach_of_every_program(tmp_path: Path) -> None:
