@@ -145,10 +145,12 @@ def programs_of(request: Request) -> tuple[str, ...]:
 
 
 def interpreted(facts: ImageFacts, request: Request) -> tuple[str, ...]:
-    """:func:`programs_of`, with its Python in place of a script such as torchrun."""
-    programs = reach(facts, request).programs
+    """:func:`programs_of`, with its Python in place of a script such as torchrun, and the programs that its words name."""
+    reached = reach(facts, request)
+    programs = reached.programs
     if programs and all(program.kind is Kind.PYTHON for program in programs):
-        return tuple(dict.fromkeys(program.path for program in programs))
+        started = {e.path for e in reached.files if e.can_start}.intersection(reached.words)
+        return tuple(dict.fromkeys((*(program.path for program in programs), *sorted(started))))
     return programs_of(request)
 
 

@@ -1006,3 +1006,12 @@ def test_command_that_cleans_the_environment_of_its_program_leaves_each_rank_alo
         f"rank-cut-off {severity}"
     ] * bool(severity)
     assert not any(n.startswith("rank-cut-off") for n in said(facts, command=command, ranks=1))
+
+
+def test_python_that_is_given_a_compiled_program_does_not_cross_to_another_family(
+    facts: ImageFacts,
+) -> None:
+    script = ("/usr/bin/python3", "-c", "import subprocess")
+    assert interpreted(facts, Request(command=script)) == ("/usr/bin/python3.11",)
+    command = (*script, "/opt/app/o")
+    assert interpreted(facts, Request(command=command)) == ("/usr/bin/python3.11", "/opt/app/o")
