@@ -236,8 +236,8 @@ def _sync(
 
 
 def _known(side: Mapping[str, Side], sha256s: Mapping[str, str]) -> dict[str, Side]:
-    """The files of a side whose sha256 is known, also those of which it was learned on the way."""
-    known = {n: Side(file.sha256 or sha256s.get(n, ""), file.version) for n, file in side.items()}
+    """The files of a side whose sha256 is known: of those that travelled, as it was on the way."""
+    known = {n: Side(sha256s.get(n, file.sha256), file.version) for n, file in side.items()}
     return {name: file for name, file in known.items() if file.sha256}
 
 
