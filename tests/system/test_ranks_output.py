@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +69,33 @@ def test_output_dir_has_one_log_per_rank_and_the_failure_names_it(
     answer = json.loads(done.stdout)
     assert answer["output_dir"] == str(logs)
     assert answer["error"]["remedy"] == f"tail {logs}/rank.1.log"
+
+
+WAITS = """
+import sys, time
+from pathlib import Path
+print("before the end")
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--label",)], ids=["plain", "label"])
+def test_line_that_a_rank_prints_arrives_while_it_runs(
+    more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The rank ends once its line has been read: Python would keep it to the end, in a pipe."""
+    end, image = tmp_path / "end", hosts.image("mpi-base")
+    words = ("run", "-n", "1", *more, "--bind", tmp_path, "--mpi", hosts.mpich(), image, "--", "python3", "-c", WAITS, end)  # fmt: skip
+    line = [sys.executable, "-m", "fairlead", *map(str, words)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, env={**os.environ, **AS_ROOT}) as process:
+        assert process.stdout
+        read, until = b"", time.monotonic() + 60
+        while b"before the end" not in read and time.monotonic() < until:
+            if select.select([process.stdout], [], [], 1)[0]:
+                read += os.read(process.stdout.fileno(), 4096)
+        end.touch()
+        assert process.wait(60) == 0 and b"before the end" in read
 
 
 def test_output_dir_together_with_label_is_a_usage_error(tmp_path: Path) -> None:

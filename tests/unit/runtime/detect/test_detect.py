@@ -30,6 +30,7 @@ from fairlead.detect.model import SiteFacts
 from fairlead.detect.probes.system import _value
 from fairlead.detect.table import rows
 from fairlead.site import Site, layers
+from fairlead.site import match as site_match
 from fairlead.site.match import By, ClueKind, Detected, Says, account, detect, match, why_not
 from fairlead.site.model import Clues, Fabric, Origin, Status
 
@@ -154,6 +155,21 @@ def test_recordings_all_have_an_expectation_and_say_where_they_are_from() -> Non
     for name in EXPECTED:
         made = played(name).recording
         assert made.about and (made.sources or made.made_up), name
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_profile_is_not_decided_by_words(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was seen is for people, and could be in any language."""
+    kept, clue = match(played(name), bundled()), site_match.Clue
+
+    def translated(kind: ClueKind, wanted: str, says: Says, seen: str) -> site_match.Clue:
+        return clue(kind, wanted, says, f"\u2603{len(seen)}")
+
+    monkeypatch.setattr(site_match, "Clue", translated)
+    found = match(played(name), bundled())
+    assert (found.profile, found.by, found.guess) == (kept.profile, kept.by, kept.guess)
+    assert found.reasons != kept.reasons or found.by is By.SILENCE
+    assert set(found.against) == set(kept.against)
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
