@@ -162,6 +162,15 @@ def test_interfaces_of_another_release_are_refused_and_of_the_same_accepted() ->
         assert not errors(preflight(same, "--app", name)[1])
 
 
+def test_python_script_is_refused_for_what_it_imports_alone() -> None:
+    """Debian's petsc4py needs an interface that this host's Open MPI lacks; mpi4py, in the same image, does not."""
+    for text, code in (("from mpi4py import MPI", 0), ("from petsc4py import PETSc", 121)):
+        assert preflight(hosts.openmpi(), "--", "python3", "-c", text)[0] == code, text
+    branch = "import sys\nfrom mpi4py import MPI\nif sys.argv[1:]: import petsc4py"
+    rc, answer = preflight(hosts.openmpi(), "--", "python3", "-c", branch)
+    assert rc == 121 and "petsc4py, which leads to it, may be imported" in errors(answer)["symbols"]
+
+
 def test_open_mpi_6_of_debian_unstable_is_known() -> None:
     found = scan_tree(hosts.debian_files("sid", "libopenmpi40"))
     known = {m.soname: (m.family, m.vendor) for m in found.mpis}
