@@ -146,6 +146,14 @@ def _dynamic(plan: Plan) -> str:
     return "" if not programs or ids.intersection(p.path for p in programs) else programs[0].path
 
 
+def _linked_by(plan: Plan, library: str) -> str:
+    """The file of the image, other than an MPI, that needs a library of its MPI by a link; empty without one."""
+    mpis = {mpi.path for mpi in plan.facts.mpis}
+    needs = (*plan.facts.parts.items(), *plan.facts.leads.items())
+    users = (path for path, needed in needs if library in needed.values() and path not in mpis)
+    return next(users, "")
+
+
 def title_of(plan: Plan, path: str) -> str:
     """Vendor and version of an MPI of the image; "" when the image has none at ``path``."""
     return next((mpi.title for mpi in plan.facts.mpis if mpi.path == path), "")
@@ -196,6 +204,11 @@ def _reason(plan: Plan, sighting: Sighting, blind: bool = False) -> tuple[str, s
         return f"{by}{why}", remedy
     if reason := kept_by_remedy(plan, saw):
         return reason
+    if not sighting.mapped.foreign and (by := _linked_by(plan, sighting.wrong[0].path)):
+        return (
+            f"{by} of the image is linked to it, and stays the image's",
+            "name a host MPI of the image's release with `--mpi PREFIX`, or keep the image's MPI: --mpi container",
+        )
     keep = "" if plan.mode == "container" else "; or keep the image's MPI: --mpi container"
     return (
         f"most likely the program opens that file by its path, not by the name {name}, and starts it by address: "

@@ -182,6 +182,19 @@ def test_unproved_launch_names_a_removed_preload() -> None:
     assert "without LD_PRELOAD" in said.what and "/app/a: `env -i`" in said.why
 
 
+def test_library_of_the_image_that_a_file_is_linked_to_is_explained_by_the_link() -> None:
+    """As Debian's libmpi_mpifh is to libopen-pal."""
+    pal = File("/usr/lib/libopen-pal.so.40", 77)
+    parts = {"/usr/lib/libmpi_mpifh.so.40": {"libopen-pal.so.40": pal.path}}
+    odd = sighting(mapped=closure.Mapped((File("/x/libmpi.so.12", PLANNED),), (), (pal,)))
+    for facts, why in (
+        (replace(image(), parts=parts), "libmpi_mpifh.so.40 of the image is linked"),
+        (image(), "by its path"),
+    ):
+        found = Unproved(planned(facts), (odd,)).failed()
+        assert found and found.check == "closure" and why in found.why, found
+
+
 def test_unproved_launch_names_start_up_scripts_where_the_first_program_is_dynamic() -> None:
     facts = replace(image(), programs={"/app/a": "", "/app/s": "static", "/app/id": ""})
     facts = replace(facts, set_ids={"/app/id": ""})
