@@ -36,11 +36,11 @@ def mpich() -> Path:
 @cache
 def both() -> Path:
     """Debian 12 with its Open MPI, mpi4py and petsc4py, and with MPICH and a program of it: a folder to be opened."""
-    folder = hosts.KEPT / "bookworm-both"
+    folder = hosts.KEPT / "bookworm-both-of-c++"
     if not folder.is_dir():
         open_mpi = hosts.debian_files(
             "bookworm", "python3-petsc4py-real3.18", "python3-mpi4py", "libpetsc-real3.18", "libopenmpi3", "libc6",
-            "dash", "python3.11-minimal",
+            "dash", "python3.11-minimal", "libstdc++6", "libgcc-s1",
         )  # fmt: skip
         with atomic_folder(folder) as tree:
             shutil.copytree(open_mpi, tree, symlinks=True, dirs_exist_ok=True)

@@ -212,15 +212,27 @@ class Objects:
         names = (n for n in elf.needed if not GLIBC_PIECES.match(n))
         return next((name for name in names if not self._searched(name, elf)), "")
 
-    def lacking(self, path: str) -> dict[str, str]:
-        """Libraries that a file or one behind it needs and the tree has nowhere, each with the file that needs it."""
-        lacking: dict[str, str] = {}
+    def lacking(self, path: str, mpis: Collection[str]) -> dict[str, str]:
+        """Libraries that a file or one behind it needs and the tree has nowhere, each with the file that needs it.
+
+        Args:
+            mpis: of these nothing is asked, nor of Open MPI's inner libraries: another MPI may take their place.
+        """
         if "/ld-musl" in self._files[path].interpreter:
             return {}  # musl's loader is the C library too, by any of its names
-        for elf in (self._files[path], *self.behind(path)):
+        lacking: dict[str, str] = {}
+        reached, pending = {path}, [path]
+        for current in pending:  # grows
+            elf = self._files[current]
+            if current in mpis or elf.name.startswith(("libopen-", "libopen_")):
+                continue
             for name in elf.needed:
-                if not GLIBC_PIECES.match(name) and name not in self.needs[elf.path]:
-                    lacking.setdefault(name, elf.path)
+                real = self.needs[current].get(name, "")
+                if not real and not GLIBC_PIECES.match(name):
+                    lacking.setdefault(name, current)
+                elif real and real not in reached:
+                    reached.add(real)
+                    pending.append(real)
         return lacking
 
     def preloaded(self, words: Iterable[str]) -> tuple[str, ...]:

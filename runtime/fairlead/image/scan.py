@@ -144,7 +144,7 @@ def scan_tree(
         gpu_libraries={
             e.soname: p for p, e in sorted(elves.items()) if nccl_symbols.is_run_time(e.soname)
         },
-        lacking={path: names for path in started if (names := objects.lacking(path))},
+        lacking={path: names for path in started if (names := objects.lacking(path, paths))},
         preloaded=objects.preloaded(_preloads(root, budget)),
         python_imports=python_modules(root, folders, scripts, modules, budget),
     )

@@ -960,6 +960,14 @@ def test_program_whose_library_is_nowhere_in_the_image_is_refused(tmp_path: Path
     assert "program error" in said(facts, command=command, binds=(Bind("/data", "/data"),))
 
 
+def test_library_that_only_the_images_mpi_lacks_is_no_reason(tmp_path: Path) -> None:
+    """Another MPI takes its place."""
+    tree = image_tree(tmp_path / "root")
+    mpich = tree / "usr/lib/libmpich.so.12"
+    subprocess.run([find_patchelf(), "--add-needed", "libhwloc.so.15", mpich], check=True)
+    assert not scan_tree(tree).lacking
+
+
 def test_c_library_that_musls_loader_is_itself_is_missed_nowhere(tmp_path: Path) -> None:
     tree = image_tree(tmp_path / "root")
     with_lost_library(tree)
