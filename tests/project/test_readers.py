@@ -44,6 +44,7 @@ from tests.unit.runtime.detect.test_capture import taken
 from fairlead.base import bounded_json, nccl_log, nccl_verdict
 from fairlead.base import data_list as listing
 from fairlead.base.errors import FairleadError
+from fairlead.base.python_imports import imports
 from fairlead.base.serde import to_json
 from fairlead.base.system import Machine
 from fairlead.cli.inspect import _text as inspected_text
@@ -674,6 +675,8 @@ def _wire_of(text: str) -> object:
     return done.line, done.findings(), done.to_json()
 
 
+_PYTHON = b"import numpy\ntry:\n    from h5py import File\nexcept ImportError:\n    pass\nx = __import__('mpi4py')\n"
+
 READERS = [
     Reader("validation", _validation, _shown),
     Reader("validation-as-runs", _validation_of_two_counts, _of_validation),
@@ -740,6 +743,7 @@ READERS = [
     ),
     Reader("data-list", _list, _checked_list, put=listing.NAME),
     Reader("run-record", _run_record, _verified_record, but="record"),
+    Reader("python-file", lambda _: _PYTHON, _raw(imports)),
     Reader("token", lambda _: _TOKEN, _raw(token_of), refuses=(ValueError,)),
     Reader("source-tar", _archive, _unarchived(unarchive.untar), but=""),
     Reader("source-zip", _zip, _unarchived(unarchive.unzip), but=""),

@@ -116,7 +116,7 @@ def test_text_does_not_depend_on_the_locale() -> None:
 
 _PARSERS = {
     *("bounded_json.loads", "tomllib.loads", "tomllib.load", "pickle.loads", "pickle.load"),
-    *("parsedate_to_datetime", "email.utils.parsedate_to_datetime", "csv.reader"),
+    *("parsedate_to_datetime", "email.utils.parsedate_to_datetime", "csv.reader", "ast.parse"),
 }
 _ARCHIVES = {"tarfile.open", "zipfile.ZipFile"}
 _STRUCTS = {"unpack", "unpack_from", "iter_unpack"}

@@ -11,6 +11,7 @@ import ast
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -87,6 +88,15 @@ class Imports:
         return frozenset((*self.sure, *self.perhaps))
 
 
+def parsed(text: bytes | str) -> ast.Module | None:
+    """The tree of a Python file; None for what this Python does not read. Its warnings are not ours to show."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def imports(text: bytes | str) -> Imports:
     """What a Python file imports.
 
@@ -95,9 +105,8 @@ def imports(text: bytes | str) -> Imports:
     >>> imports("import importlib\\nm = importlib.import_module(name)").unseen
     'imports modules by names that only a run shows, in line 2'
     """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(text)
+    if tree is None:
         return Imports(unseen="is not Python that can be read")
     sure = {name for node in _always(tree.body) for name in _imported(node)}
     perhaps, unseen = set[str](), ""

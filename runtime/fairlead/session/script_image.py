@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
+from fairlead.base.python_imports import parsed
 
 # Modules by the wheel that brings them, and the recipe that has it.
 _FRAMEWORKS = {
@@ -50,11 +52,10 @@ def imported(script: Path) -> frozenset[str]:
         if file in visited:
             continue
         visited.add(file)
-        try:
-            tree = ast.parse(file.read_bytes())
-            names = list(_names(tree))
-        except (OSError, SyntaxError, ValueError, RecursionError):
-            continue
+        names: list[tuple[int, str]] = []
+        with contextlib.suppress(OSError, RecursionError):
+            tree = parsed(file.read_bytes())
+            names = list(_names(tree)) if tree else []
         for level, name in names:
             own = list(_files(script.parent, file, level, name))
             pending += own

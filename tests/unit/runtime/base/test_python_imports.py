@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
 
-from fairlead.base.python_imports import imports, imports_of
+from fairlead.base.python_imports import Imports, imports, imports_of
 
 
 @pytest.mark.parametrize(
@@ -62,3 +63,8 @@ def test_modules_next_to_a_script_are_read_and_those_elsewhere_are_unknown(tmp_p
     assert "sys.path" in imports_of(tmp_path / "main.py").unseen
     (tmp_path / "near.py").write_text("exec(code)\n")
     assert "near.py" in imports_of(tmp_path / "main.py").unseen
+
+
+def test_text_that_python_warns_of_is_read() -> None:
+    with warnings.catch_warnings(action="error"):
+        assert imports(r"import h5py; x = '\d'") == Imports(sure=("h5py",))
