@@ -32,6 +32,13 @@ print(rank.pid, flush=True)
 rank.wait()
 if len(sys.argv) > 2: import time; time.sleep(100)
 """
+# As `-m fairlead.launch.node`, which leaves a launcher more time to end its ranks itself.
+AGENT = """
+import sys
+from fairlead.launch import node
+node._GRACE_S = 1.0
+node.main(sys.argv[1:])
+"""
 
 
 @pytest.fixture
@@ -203,7 +210,7 @@ def agent(folder: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes],
         there = json.loads((folder / HOME).read_text())
         (folder / HOME).write_text(json.dumps({**there, "addresses": ["127.0.0.1"]}))
         (folder / f"memory.{NODE}").write_text("*\n")
-        mine = [sys.executable, "-m", "fairlead.launch.node", str(folder), NODE, str(rank)]
+        mine = [sys.executable, "-c", AGENT, str(folder), NODE, str(rank)]
         process = subprocess.Popen(mine)
         started.extend((daemon, process))
         return process, daemon.pid, rank
