@@ -119,8 +119,8 @@ def test_script_of_this_machine_is_read_with_its_modules_and_where_they_are_boun
 ) -> None:
     (tmp_path / "main.py").write_text("import near\n")
     (tmp_path / "near.py").write_text("import fits\n")
-    bound = Bind(str(tmp_path), "/work")
-    for word, binds in ((str(tmp_path / "main.py"), ()), ("/work/main.py", (bound,))):
+    bound = Bind(str(tmp_path), "/app")
+    for word, binds in ((str(tmp_path / "main.py"), ()), ("/app/main.py", (bound,))):
         request = Request(command=("python3", word), binds=binds)
         request = replace(request, python=python_files(request, facts))
         assert packages(reach(facts, request)) == {"fits"}, word

@@ -459,7 +459,7 @@ def test_two_families_in_one_program_are_refused(facts: ImageFacts) -> None:
 
 def test_program_of_this_machine_is_inspected(facts: ImageFacts, tmp_path: Path) -> None:
     inside = compiled(tmp_path / "inside", MAIN + CALLS, str(archive(tmp_path, MPICH)))
-    outside = {"./inside": reader.read(inside), "./run": Elf("/work/run", "")}
+    outside = {"./inside": reader.read(inside), "./run": Elf("/app/run", "")}
     found = said(facts, command=("./inside",), outside=outside)
     assert errors(found) == ["static"] and str(inside) in found["static error"].what
     found = said(facts, command=("./run",), outside=outside)
