@@ -373,7 +373,7 @@ def test_file_that_changes_as_a_sync_takes_its_place_is_kept(way, store, folder,
 
 
 def test_each_object_is_one_request(store, tmp_path) -> None:
-    """What is on one side alone is neither compared nor read before it travels, whoever wrote it."""
+    """What is on one side alone is neither compared nor read before it travels, also where another client wrote it."""
     count = 60
     (tmp_path / "set").mkdir()
     for n in range(count):

@@ -26,8 +26,8 @@ import requests
 
 import fairlead
 from fairlead.base import bounded_json
+from fairlead.base.dates import seconds_of_date
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.text import seconds_of_date
 from fairlead_build.base.pace import Paced, pieces
 from fairlead_build.registry.auth import Credential, find_credential
 from fairlead_build.registry.problems import (

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from fairlead.base.dates import seconds_of_date
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.suggest import suggest
-from fairlead.base.text import plain, seconds_of_date
+from fairlead.base.text import plain
 from fairlead_build.base import pace
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace

@@ -6,7 +6,6 @@ next to it, synced, renamed.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -252,6 +251,8 @@ def exchange(first: Path, second: Path) -> bool:
 
 def _renamed(source: Path, target: Path, how: int) -> int:
     """The error of renameat2(2); 0 for none."""
+    import ctypes  # every verb imports this module
+
     libc = ctypes.CDLL(None, use_errno=True)
     paths = (os.fsencode(source), os.fsencode(target))
     try:

@@ -86,7 +86,7 @@ def begin(url: str) -> list[str]:
     """
     store = _opened(url)
     check_target(store)
-    return begin_result(store)
+    return begin_result(store)[1]
 
 
 class Part:

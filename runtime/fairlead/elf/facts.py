@@ -88,7 +88,7 @@ class Elf:
 
 
 # What loaders put for $LIB: Debian's, Fedora's, and those of 32 bits or of one architecture.
-_LIB = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
+LIB = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
 _PLATFORM = ("haswell", "xeon_phi", "x86_64", "aarch64")
 _TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 
@@ -100,7 +100,7 @@ def expanded(entries: Iterable[str], origin: str) -> tuple[str, ...]:
     """
     paths = []
     for entry in entries:
-        for lib, platform in product(_LIB, _PLATFORM):
+        for lib, platform in product(LIB, _PLATFORM):
             values = {"ORIGIN": origin, "LIB": lib, "PLATFORM": platform}
             path = _TOKEN.sub(lambda token: values[token[1] or token[2]], entry)  # noqa: B023
             paths.append(posixpath.normpath(path))

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fairlead.base.dates import seconds_of_date
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.base.text import seconds_of_date
 from fairlead.objects.url import Url, hidden
 
 _CODES = {
@@ -31,8 +31,7 @@ _PASSING = frozenset(
     {"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "Throttling", "BadDigest",
      "ThrottlingException", "OperationAborted", "ConditionalRequestConflict", "500", "502", "503", "504", "429"}
 )  # fmt: skip
-# Checks of a write whose object is not the one any more that it should replace.
-LOST = frozenset({"object-changed", "object-missing"})
+_LOST = frozenset({"object-changed", "object-missing"})
 _LONG = 200  # characters of a store's own text
 
 
@@ -77,6 +76,11 @@ def of_code(code: str, text: str, where: Url, name: str = "", date: str = "") ->
     if message == "object-clock":
         fields["difference"] = _difference(date)
     return fail(message, **fields)
+
+
+def is_lost(exc: FairleadError) -> bool:
+    """Whether a write was refused because its object is not the one any more that it should replace."""
+    return exc.findings[0].check in _LOST
 
 
 def passing(why: object, where: Url, name: str = "") -> Passing:

@@ -20,7 +20,7 @@ from fairlead.base.data_list import ListedFile
 from fairlead.base.errors import FairleadError, fail
 from fairlead.objects import workers
 from fairlead.objects.budget import Budget
-from fairlead.objects.failures import LOST
+from fairlead.objects.failures import is_lost
 from fairlead.objects.model import LINK, MARK, MODE, PART, SHA256, Object, Store, Upload
 from fairlead.objects.url import hidden
 
@@ -95,8 +95,7 @@ def send(
     """
     if [source.name for source in sources] == [""]:
         return upload(store, sources, budget, on_progress)
-    left = begin_result(store)
-    there = {each.name for each in workers.tried_again(store.list)[0]}
+    there, left = begin_result(store)
     done = upload(store, sources, budget, on_progress, there)
     sizes = {source.name: source.size for source in sources}
     entries = [ListedFile(n, None, sizes[n], sha) for n, sha in done.files.items()]
@@ -146,11 +145,12 @@ def _is_interrupted(objects: Sequence[Object]) -> bool:
     return any(each.name == MARK and each.size == len(RESULT) for each in objects)
 
 
-def begin_result(store: Store) -> list[str]:
-    """Marks a prefix as that of a result that is being written; what an interrupted one has left there."""
+def begin_result(store: Store) -> tuple[list[str], list[str]]:
+    """Marks a prefix as that of a result that is being written; what was there, and what of it an interrupted one has left."""
     objects, _ = workers.tried_again(store.list)
     workers.tried_again(lambda: store.put(MARK, RESULT, {}))
-    return [each.name for each in objects if each.name != MARK] if _is_interrupted(objects) else []
+    there = [each.name for each in objects if each.name != MARK]
+    return there, there if _is_interrupted(objects) else []
 
 
 def end_result(store: Store, files: Sequence[ListedFile], left: Sequence[str] = ()) -> None:
@@ -174,7 +174,7 @@ class _Sending:
         there: Collection[str] | None,
     ):
         self.store, self.budget, self.on_progress = store, budget, on_progress
-        self.there = there
+        self.there = None if there is None else {*there}
         self.files: dict[str, str] = {}
         self.large: list[_Large] = []
         self.moved = self.skipped = 0
@@ -271,7 +271,7 @@ class _Sending:
         try:
             write()
         except FairleadError as exc:
-            if source.replaces is None or exc.findings[0].check not in LOST:
+            if source.replaces is None or not is_lost(exc):
                 raise
             if not self._is_there(source, metadata, stop):  # else only the answer was lost
                 raise self._changed(source) from None

@@ -50,7 +50,7 @@ from fairlead.objects.dataset import (
     all_read,
     version_of,
 )
-from fairlead.objects.failures import LOST
+from fairlead.objects.failures import is_lost
 from fairlead.objects.fetch import fetch
 from fairlead.objects.model import MARK, Listing, Object
 from fairlead.objects.names import check_storable, folders_and_files
@@ -441,7 +441,7 @@ def _mark(place: Prefix, writer: bytes) -> None:
     try:
         workers.tried_again(put)
     except FairleadError as exc:
-        if exc.findings[0].check not in LOST:
+        if not is_lost(exc):
             raise
     if not _check_mark(place, writer):  # somebody has written and ended meanwhile
         raise fail("object-sync-changed", place=place.title, count=1, few=MARK)
@@ -580,7 +580,7 @@ def _remove(place: Place, names: Sequence[str], had: Mapping[str, Side]) -> None
             try:
                 workers.tried_again(delete)
             except FairleadError as exc:
-                if exc.findings[0].check not in LOST:
+                if not is_lost(exc):
                     raise
                 raise _changed(place, [name]) from None
         elif isinstance(place, Folder):

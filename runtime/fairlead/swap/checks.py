@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
-from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
+from fairlead.elf.facts import LIB, AbiFamily, Elf, MpiLibrary
 from fairlead.elf.mpi_symbols import (
     GLIBC_PIECES,
     called,
@@ -35,6 +35,7 @@ from fairlead.swap import wrappers
 from fairlead.swap.carry import check as carried
 from fairlead.swap.family import image_family, in_reach, own_library, speaking
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
+from fairlead.swap.layout import folders_behind
 from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
 from fairlead.swap.network import case as nccl_case
@@ -56,15 +57,7 @@ from fairlead.swap.reach import (
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
 _SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI
-_SYSTEM_FOLDERS = (
-    "/lib",
-    "/usr/lib",
-    "/lib64",
-    "/usr/lib64",
-    "/usr/local/lib",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-)
+_SYSTEM_FOLDERS = ("/usr/local/lib", *(f"{top}/{lib}" for top in ("", "/usr") for lib in LIB))
 # Engines bring them from the host: --nv, --rocm.
 _DRIVERS = re.compile(r"lib(cuda|nvidia|nvcuvid|nvoptix|GLX?|EGL|OpenCL|amdhip|hsa|rocm|drm)")
 Check = Callable[[Plan], Iterator[Finding]]
@@ -177,11 +170,11 @@ def libraries(plan: Plan) -> Iterator[Finding]:
 def _may_be_bound(plan: Plan, name: str, by: str) -> bool:
     """Whether what is bound from this machine, or the engine brings, lies where a file's loader looks for a library."""
     request = plan.request
-    paths = (request.library_path, request.image_library_path)
-    searched = [folder for path in paths for folder in path.split(":") if folder.startswith("/")]
     elf = next((elf for elf in plan.facts.consumers if elf.path == by), None)
     own = [*elf.rpath_folders, *elf.runpath_folders] if elf else []
-    places = [PurePosixPath(folder, name) for folder in (*searched, *own, *_SYSTEM_FOLDERS)]
+    places = [
+        PurePosixPath(folder, name) for folder in (*folders_behind(request), *own, *_SYSTEM_FOLDERS)
+    ]
     targets = [bind.target for bind in (*request.binds, *plan.binds)]
     return bool(request.engine_args) or any(p.is_relative_to(t) for p in places for t in targets)
 

@@ -34,7 +34,7 @@ from fairlead.elf.patchelf import find_patchelf
 KEPT = hosts.KEPT / "corpus"
 SOURCES = Path(__file__).with_name("programs")
 SCRIPTS = (
-    "report.py", "child.py", "look_h5py.py", "look_petsc4py.py", "look.R", "look.rb", "look.pl", "look_path.jl", "look_name.jl",
+    "report.py", "child.py", "look_h5py.py", "look_petsc4py.py", "look.R", "look.rb", "look.pl", "look.jl", "look_path.jl", "look_name.jl",
 )  # fmt: skip
 LIB = "usr/lib/x86_64-linux-gnu"
 _FORMAT = 4  # moves when this file makes other trees of the same table

@@ -20,9 +20,9 @@ from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.objects.failures import (
-    LOST,
     Passing,
     header,
+    is_lost,
     no_credentials,
     of_code,
     passing,
@@ -194,7 +194,7 @@ class S3:
         try:
             self._on_condition(name, delete, etag)
         except FairleadError as exc:
-            if etag is None or exc.findings[0].check not in LOST:
+            if etag is None or not is_lost(exc):
                 raise
             now = self.stat(name)
             if now and now[0].etag != etag:
@@ -206,7 +206,7 @@ class S3:
         """Sends a request that is for an object's version alone, if the store has such conditions.
 
         Raises:
-            FairleadError: another version is there, ``LOST``; the store fails or refuses.
+            FairleadError: another version is there (:func:`is_lost`); the store fails or refuses.
         """
         condition = (
             {} if replaces is None else {"IfMatch": replaces} if replaces else {"IfNoneMatch": "*"}

@@ -958,6 +958,9 @@ def test_program_whose_library_is_nowhere_in_the_image_is_refused(tmp_path: Path
     folder = {"library_path": "/opt/blas", "binds": (Bind("/data", "/opt/blas"),)}
     assert "program warning" in said(facts, command=command, **folder)
     assert "program error" in said(facts, command=command, binds=(Bind("/data", "/data"),))
+    for machine in ("x86_64", "aarch64"):
+        file = Bind("/data", f"/usr/lib/{machine}-linux-gnu/libblas.so.3")
+        assert "program warning" in said(facts, command=command, binds=(file,))
 
 
 def test_library_that_only_the_images_mpi_lacks_is_no_reason(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Words and dates from elsewhere."""
+"""Dates of others."""
 
 from __future__ import annotations
 
 import pytest
 
-from fairlead.base.text import seconds_of_date
+from fairlead.base.dates import seconds_of_date
 
 
 @pytest.mark.parametrize(
