@@ -28,6 +28,7 @@ class Ran:
 
     text: str = ""
     error: str = ""
+    traceback: str = ""
     outputs: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -79,6 +80,7 @@ def _take(ran: Ran, kind: str, content: dict[str, Any]) -> None:
         ran.text += content["text"]
     elif kind == "error":
         ran.error = f"{content['ename']}: {content['evalue']}"
+        ran.traceback = "\n".join(content["traceback"])
     elif kind in ("execute_result", "display_data", "update_display_data"):
         ran.outputs.append(content["data"])
 

@@ -561,27 +561,102 @@ def test_lab_that_cannot_be_served_is_reported_and_the_kernel_goes_on(
         assert not read_json(started.folder / LAB)
 
 
-@pytest.mark.full
-def test_ipyparallels_own_notebook_of_mpi_runs_unchanged(state: Path, tmp_path: Path) -> None:
-    """As its source has it; it asserts in its cells what each rank has received."""
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The notebooks of ipyparallel's documentation, as its source has them."""
+    folder = tmp_path_factory.mktemp("ipyparallel")
     pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-build-isolation")
-    wanted = ("--no-binary", ":all:", "--dest", tmp_path, "ipyparallel==9.2.0")
+    wanted = ("--no-binary", ":all:", "--dest", folder, "ipyparallel==9.2.0")
     subprocess.run([*pip, *wanted], check=True)
-    (archive,) = tmp_path.glob("*.tar.gz")
+    (archive,) = folder.glob("*.tar.gz")
     with tarfile.open(archive) as stream:
-        stream.extractall(tmp_path)
-    (path,) = tmp_path.rglob("Using MPI with IPython Parallel.ipynb")
+        stream.extractall(folder)
+    return folder
+
+
+def _cells(examples: Path, name: str) -> list[str]:
+    (path,) = examples.rglob(f"{name}.ipynb")
+    return [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+
+
+@pytest.mark.full
+def test_ipyparallels_own_notebook_of_mpi_runs_unchanged(state: Path, examples: Path) -> None:
+    """It asserts in its cells what each rank has received."""
     with notebooks.notebook("others", "--lab", "none", state=state, ranks=3) as started:
         kernel = started.kernel()
-        cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
-        results = []
+        cells, results = _cells(examples, "Using MPI with IPython Parallel"), []
         for cell in cells:
-            ran = kernel.run(cell.source)
-            assert not ran.error, f"{cell.source}\n{ran.error}"
+            ran = kernel.run(cell)
+            assert not ran.error, f"{cell}\n{ran.error}"
             results += [out["text/plain"] for out in ran.outputs if "text/plain" in out]
         assert len(cells) == 5 and results[:2] == ["[0, 1, 2]", "{0: 0, 1: 1, 2: 2}"]
         assert kernel.run("ranks.client.ids == rc.ids").outputs[0]["text/plain"] == "True"
         assert kernel.run("%%ranks\ncomm.allreduce(1)").text == "Out[0-2]: 3\n"
+        kernel.close()
+
+
+# What cells of a notebook raise, on purpose or for want of matplotlib.
+RAISED = {
+    "joblib": set(),
+    "Monte Carlo Options": {"No module named 'matplotlib'", "name 'plt' is not defined"},
+    "Parallel Decorator and map": set(),
+    "Parallel Magics": {"3 errors", "1 errors"},
+    "progress": set(),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", RAISED)
+def test_ipyparallels_own_notebooks_get_the_ranks(name: str, state: Path, examples: Path) -> None:
+    """Most begin with a cluster of four new engines, each alone; the session has three ranks of one world."""
+    more = examples / "packages"
+    if not more.is_dir():
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", more]
+        subprocess.run([*pip, "joblib", "psutil", "ipywidgets"], check=True)
+    words = ("--lab", "none", "-B", more)
+    with notebooks.notebook(name.split()[-1], *words, state=state, ranks=3) as started:
+        kernel = started.kernel()
+        for line in ("", "%%ranks\n"):
+            assert not kernel.run(f"{line}import sys; sys.path.append({str(more)!r})").error
+        runs = [kernel.run(cell) for cell in _cells(examples, name)]
+        errors = [ran.error for ran in runs if ran.error]
+        unlike = [e for e in errors if not any(words in e for words in RAISED[name])]
+        assert not unlike, unlike
+        note = "fairlead: the cluster is this session's 3 ranks"
+        assert (note in "".join(ran.text for ran in runs)) == (name != "Parallel Decorator and map")
+        assert kernel.run("rc.ids, len(ranks)").outputs[0]["text/plain"] == "([0, 1, 2], 3)"
+        sizes = "rc[:].apply_sync(lambda: __import__('mpi4py.MPI').MPI.COMM_WORLD.size)"
+        assert kernel.run(sizes).outputs[0]["text/plain"] == "[3, 3, 3]"
+        kernel.close()
+
+
+def test_ipyparallels_clusters_are_the_ranks(state: Path) -> None:
+    with notebooks.notebook("cluster", "--lab", "none", state=state) as started:
+        kernel = started.kernel()
+        begun = kernel.run(
+            "import ipyparallel as ipp, signal\ncluster = ipp.Cluster(engines='mpi', n=4)\n"
+            "rc = cluster.start_and_connect_sync(activate=True)\nrc.ids"
+        )
+        note = "2 ranks, not 4 new engines; `fairlead notebook -n 4` starts as many"
+        assert note in begun.text and begun.outputs[0]["text/plain"] == "[0, 1]"
+        world = "%px from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"
+        printed = sorted(out["text/plain"] for out in kernel.run(world).outputs)
+        assert printed == ["[stdout:0] 2\n", "[stdout:1] 2\n"]
+        waits = kernel.run("ipp.Client(profile='mpi').wait_for_engines(64)")
+        assert "64 engines were waited for, and this session has 2" in waits.error
+        interrupted = kernel.run(
+            "import time\nar = rc[:].apply_async(time.sleep, 60)\ntime.sleep(1)\n"
+            "cluster.signal_engines_sync(signal.SIGINT)\nar.get(timeout=20)"
+        )
+        assert "KeyboardInterrupt" in interrupted.error
+        refused = kernel.run("cluster.restart_engines_sync()").traceback
+        assert "next:  type `%ranks restart`, or" in refused
+        of_rank = "%%ranks 1\nfrom fairlead import comm\ncomm.init().split(-1)"
+        assert "next:  " in kernel.run(of_rank).text
+        with_block = kernel.run("with ipp.Cluster(n=2) as again: print(again[:].apply_sync(id, 1))")
+        assert not with_block.error and "new engines" not in with_block.text
+        assert kernel.run("cluster.stop_cluster_sync()").error == ""
+        assert kernel.run("%%ranks\ncomm.allreduce(1)").text == "Out[0-1]: 2\n"
         kernel.close()
 
 

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.process import raise_open_files
-from fairlead.notebook import signals, variables
+from fairlead.notebook import shown_errors, signals, variables
 from fairlead.notebook.display import spans
 from fairlead.notebook.journal import Journal
 from fairlead.notebook.magics import RanksMagics
 from fairlead.notebook.ranks import Ranks
 from fairlead.notebook.settings import (
-    CLIENT,
     KERNEL,
     RUN,
     SAVE,
@@ -62,8 +61,12 @@ def main() -> None:
     ranks = Ranks(settings)
     app.shell.register_magics(RanksMagics(app.shell, ranks))
     app.shell.push({"ranks": ranks}, interactive=False)
+    shown_errors.explain(app.shell)
     _Watch(settings, app, ranks).begin()
-    threading.Thread(target=_warm, args=(ranks,), name="warm", daemon=True).start()
+    warm = threading.Thread(target=_warm, args=(ranks,), name="warm", daemon=True)
+    warm.start()
+    # A cell that came before would start engines of its own.
+    app.shell.events.register("pre_run_cell", lambda info: warm.join())
     app.start()
 
 
@@ -83,19 +86,10 @@ def _outliving() -> type:
 
 
 def _warm(ranks: Ranks) -> None:
-    """Imports what the first cell on ranks needs. `ipyparallel.Client()`, by which notebooks of others begin, is then one of
-    the ranks.
-    """
-    import ipyparallel
+    """Imports what the first cell on ranks needs, and what notebooks of others begin with."""
+    from fairlead.notebook import others
 
-    class Client(ipyparallel.Client):  # type: ignore[misc]
-        def __init__(self, connection_info: Any = None, **more: Any):
-            if connection_info is None and not more:
-                ranks.ready()
-                connection_info = str(ranks.settings.world(ranks.world) / CLIENT)
-            super().__init__(connection_info, **more)
-
-    ipyparallel.Client = Client
+    others.install(ranks)
 
 
 class _Watch:

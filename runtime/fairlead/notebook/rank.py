@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from fairlead.base import bounded_json
 from fairlead.base.process import tied_to
-from fairlead.notebook import signals, variables
+from fairlead.notebook import shown_errors, signals, variables
 from fairlead.notebook.settings import (
     ENGINE,
     START_S,
@@ -173,6 +173,7 @@ def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
     class Engine(IPEngine):  # type: ignore[misc]
         def init_signal(self) -> None:
             super().init_signal()
+            shown_errors.explain(self.kernel.shell)
             _watch_signals(settings, world, rank, self, (own, came))
 
     app = Engine.instance(config=config)
