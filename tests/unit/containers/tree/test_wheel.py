@@ -52,8 +52,8 @@ def test_own_wheel_is_the_same_from_an_installed_copy(tmp_path: Path) -> None:
     name = tmp_path / f"{info.removesuffix('.dist-info')}-py3-none-any.whl"
     name.write_bytes(wheel)
     site = tmp_path / "site"
-    argv = ["-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", site, name]
-    subprocess.run([sys.executable, *argv], check=True)
+    argv = ["-m", "pip", "install", "-q", "--no-compile", "--no-deps", "--no-index", "--target"]
+    subprocess.run([sys.executable, *argv, site, name], check=True)
     code = (
         "import hashlib, pathlib, sys; from fairlead_build.tree.wheel import own_wheel;"
         "from fairlead_build.cache.store import Cache; c = Cache(pathlib.Path(sys.argv[1])); c.make();"
