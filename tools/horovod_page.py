@@ -61,7 +61,7 @@ def _parts(root: Path) -> Iterator[str]:
     )
     for file, name in failed:
         yield f"| `{name}` | {reasons(root)[file][name]} |\n"
-    yield "\nWhat is not run, apart from further files of `test/parallel`:\n\n| file | reason |\n| --- | --- |\n"
+    yield "\nWhat is not run:\n\n| file | reason |\n| --- | --- |\n"
     for file, reason in reasons(root)[NOT_RUN].items():
         yield f"| `{file}` | {reason} |\n"
 

@@ -87,7 +87,8 @@ def source() -> Path | None:
                 _git("clone", "-q", "--depth", "1", "--branch", TAG, place, tree / "clone")
                 found = _git("-C", tree / "clone", "rev-parse", "HEAD").strip()
                 assert found == COMMIT, f"{TAG} of {place} is {found}"
-                shutil.move(tree / "clone/test", tree / "test")
+                for part in ("test", "horovod"):
+                    shutil.move(tree / "clone" / part, tree / part)
                 shutil.rmtree(tree / "clone")
         except subprocess.CalledProcessError:
             return None
@@ -216,7 +217,7 @@ def run(
     suite = Suite(tests, packages(), hosts.image(wanted.image), wanted.ranks, folder)
     place = tests / wanted.file
     found = dict(wanted.tests)
-    defined = re.findall(r"^    def (test_\w+)", place.read_text(), re.MULTILINE)
+    defined = re.findall(r"^ +def (test_\w+)", place.read_text(), re.MULTILINE)
     names = [n for n in defined if re.search(only, n) and not _cases(n, [f"::{f}" for f in found])]
     if not names:
         return wanted

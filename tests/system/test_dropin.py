@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.peers import horovod_parameters
 from tests.system import hosts
 
 import fairlead
@@ -102,6 +103,16 @@ def test_torch_scripts_end_with_equal_parameters(tmp_path: Path) -> None:
         assert f"rank {rank}: [0.5] [3, 2]" in said
 
 
+def test_weights_of_a_process_set_that_is_removed_are_not_compared_at_the_end(
+    tmp_path: Path,
+) -> None:
+    """Those of all ranks are, by `shutdown` as well."""
+    said, output = _ran(hosts.PROGRAMS / "dropin_removed_set.py", tmp_path, recipe="pytorch")
+    assert said.split() == ["done", "done"]
+    assert output.count("not compared at the end: their process set was removed") == 2
+    assert output.count("weights are bit-identical on 2 ranks (2 arrays)") == 1
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "recipe"), [("torch", "pytorch"), ("tensorflow", "tensorflow")])
 def test_gradients_go_back_through_collectives_by_the_rules_of_horovod(
@@ -167,6 +178,42 @@ def test_first_torch_front_delays_what_its_warm_up_leaves(
         assert re.search(rf"fairlead: rank {rank}: waited [\d.]+ s in team 0, 6 calls", output)
 
 
+OF_TENSORFLOW = "horovod.tensorflow horovod.tensorflow.keras horovod.tensorflow.keras.callbacks"
+OF_KERAS_3 = {
+    "horovod.tensorflow.keras.broadcast_global_variables",
+    "horovod.tensorflow.keras.callbacks.BestModelCheckpoint",
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "fronts", "absent"),
+    [
+        ("pytorch", "horovod.torch", set()),
+        ("tensorflow", OF_TENSORFLOW, OF_KERAS_3),
+        pytest.param(
+            *("tensorflow:keras2", OF_TENSORFLOW),
+            {"horovod.tensorflow.keras.callbacks.BestModelCheckpoint"},
+            marks=pytest.mark.full,
+        ),
+    ],
+)
+def test_each_call_takes_the_parameters_that_horovods_takes(
+    recipe: str, fronts: str, absent: set[str], tmp_path: Path
+) -> None:
+    """In their order, by name, and no others."""
+    program = hosts.PROGRAMS / "dropin_parameters.py"
+    for file in (program, horovod_parameters.RECORD):
+        shutil.copy(file, tmp_path)
+    done = hosts.fairlead(
+        "run", "-n", "1", "-B", tmp_path, hosts.image(recipe), "--",
+        "python3", tmp_path / program.name, tmp_path / horovod_parameters.RECORD.name, *fronts.split(), limit_s=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    unlike = json.loads(done.stdout[done.stdout.index("{") :])
+    assert {*unlike} == absent, unlike
+    assert all(words.startswith("fairlead's drop-in has no") for words in unlike.values())
+
+
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     said, _ = _ran(hosts.PROGRAMS / "dropin_cases.py", tmp_path_factory.mktemp("cases"))
@@ -190,6 +237,17 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         (
             "horovod_reductions",
             [[1, 7], pytest.approx([1.2]), [1.5], "float32", [0.5, [1.0]], [[0.5], [0.5]]],
+        ),
+        (
+            "horovod_by_place",
+            [
+                *([3.0], [1.5], [3.0], [1.5], 1),
+                "allreduce() got an unexpected keyword argument 'proces_set'",
+            ],
+        ),
+        (
+            "horovod_among_some_ranks",
+            [True, True, "the process set of ranks [1] does not exist"],
         ),
         ("keras_callbacks_of_the_plugin", [True, True, 0.01]),
     ],
@@ -316,6 +374,33 @@ def test_collectives_of_horovod_against_numpy(backend: str, ranks: int) -> None:
     done = _ranks(ranks, script, FAIRLEAD_COMM_BACKEND=backend)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == sorted(f"rank {r}: right" for r in range(ranks))
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi4py"])
+@pytest.mark.parametrize("level", ["", "serialized"])
+def test_program_that_keeps_mpi4py_from_starting_mpi_trains(
+    tmp_path: Path, backend: str, level: str
+) -> None:
+    """As Horovod's documentation advises; and MPI ends with the program, which cannot start it again."""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import mpi4py
+mpi4py.rc.initialize = False
+mpi4py.rc.thread_level = "{level}" or mpi4py.rc.thread_level
+import sys
+import numpy as np
+from fairlead.comm.dropin import hvd
+hvd.init()
+print(hvd.allreduce(np.ones(1), op=hvd.Sum).tolist(), flush=True)
+if "again" in sys.argv:
+    hvd.shutdown()
+    hvd.init()
+""")
+    done = _ranks(2, script, FAIRLEAD_COMM_BACKEND=backend)
+    assert (done.returncode, done.stdout) == (0, "[2.0]\n" * 2), done.stderr
+    done = _ranks(2, script, "again", FAIRLEAD_COMM_BACKEND=backend)
+    assert done.returncode == 1 and "MPI can start only once per process" in done.stderr
+    assert "Attempting to use an MPI routine" not in done.stderr
 
 
 @pytest.mark.parametrize("way", ["exit", "exit of a training", "raise"])

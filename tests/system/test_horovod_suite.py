@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.peers import horovod_suite
+from tests.peers import horovod_parameters, horovod_suite
 from tools import horovod_page
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,15 @@ def test_a_few_tests_pass(tmp_path: Path) -> None:
     assert {name: test.outcome for name, test in found.tests.items()} == dict.fromkeys(
         FEW, "passed"
     )
+
+
+@pytest.mark.full
+def test_recorded_parameters_are_those_of_the_source() -> None:
+    suite()
+    source = horovod_suite.source()
+    assert source is not None
+    kept = json.loads(horovod_parameters.RECORD.read_text())
+    assert horovod_parameters.read(source.parent / "horovod") == kept
 
 
 @pytest.mark.full

@@ -420,7 +420,8 @@ class Comm:
         """Has ``check`` called once, when these ranks are about to end; it may be collective."""
         self._before_end.append(check)
 
-    def _check_last(self) -> None:
+    def check_last(self) -> None:
+        """Calls what :meth:`before_end` was given. Collective."""
         checks, self._before_end[:] = [*self._before_end], []
         if checks:
             import gc
@@ -431,7 +432,7 @@ class Comm:
 
     def close(self) -> None:
         """Ends MPI; see :func:`fairlead.comm.finalize`."""
-        self._check_last()
+        self.check_last()
         if self.size > 1:
             self.agree("finalize")
         self.conclude()
@@ -441,7 +442,7 @@ class Comm:
         """Reports on rank 0 how long each team waited, and merges a timeline. Collective, and the last
         collective before :meth:`close`; a second call does nothing."""
         if not self._concluded:
-            self._check_last()
+            self.check_last()
             self._conclude(self._waits())
 
     def _waits(self) -> list[tuple[str, Timings]]:

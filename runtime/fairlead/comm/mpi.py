@@ -121,6 +121,8 @@ class Mpi4py:
     def __init__(self, mpi: Any, world: Any = None):
         from mpi4py import __version__
 
+        _start(mpi)
+
         self._mpi = mpi
         self._world = (mpi.COMM_WORLD if world is None else world).Dup()
         node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self._world.rank)
@@ -173,6 +175,8 @@ class Mpi4py:
         self._world.Barrier()
 
     def abort(self, code: int) -> None:
+        if self._mpi.Is_finalized():
+            os._exit(code)
         self._mpi.COMM_WORLD.Abort(code)
 
     def another(self) -> Mpi4py:
@@ -260,6 +264,21 @@ def connect(environ: Mapping[str, str] = os.environ) -> Backend:
     if backend.size > 1:
         _abort_on_exception(backend)
     return backend
+
+
+def _start(mpi: Any) -> None:
+    """Starts MPI where the program keeps mpi4py from it: ``mpi4py.rc.initialize = False``."""
+    if mpi.Is_initialized():
+        return
+    import atexit
+
+    import mpi4py
+
+    levels = ("single", "funneled", "serialized", "multiple")
+    level = mpi4py.rc.thread_level if mpi4py.rc.thread_level in levels else levels[-1]
+    mpi.Init_thread(getattr(mpi, f"THREAD_{level.upper()}"))
+    # mpi4py ends only what it has started. Of what is registered later, nothing runs after this.
+    atexit.register(lambda: mpi.Is_finalized() or mpi.Finalize())
 
 
 def _abort_on_exception(backend: Backend) -> None:

@@ -319,7 +319,7 @@ class NativeComm(Comm):
         return compare(each, lambda mine: [row[0] for row in gather([mine])], gather)
 
     def close(self) -> None:
-        self._check_last()
+        self.check_last()
         rows = self._waits()  # the core counts until it ends
         self._check("comm.finalize", self.core.fairlead_comm_finalize())
         if not self._concluded:

@@ -418,10 +418,14 @@ class Averaging:
 
     def _compare_earlier(self) -> None:
         """Compares what other optimizers of the same ranks have left, and keeps them alive no longer. Collective."""
-        earlier = [each for each in _stepped if each.ranks() is self.ranks()]
+        earlier = [each for each in _stepped if each.is_of(self.ranks())]
         _stepped[:] = [each for each in _stepped if each not in earlier]
         for each in earlier:
             each.compare_end()
+
+    def is_of(self, ranks: Comm) -> bool:
+        """Whether its gradients are averaged over these."""
+        return self.ranks() is ranks
 
     def watch_end(self) -> None:
         """Has the parameters compared before MPI ends, if the optimizer is alive then."""

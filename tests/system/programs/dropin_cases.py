@@ -160,6 +160,38 @@ def horovod_reductions():
 
 
 @case
+def horovod_by_place():
+    import horovod.tensorflow.keras as of_keras
+
+    value = tf.constant([1.0 + ME])
+    plain = hvd.Compression.none
+    return [
+        hvd.allreduce(value, False, "/cpu:0", "").numpy().tolist(),
+        hvd.allreduce(value, None, "", "", plain, hvd.Sum, 0.5).numpy().tolist(),
+        np.asarray(of_keras.allreduce(value, "loss", False)).tolist(),
+        np.asarray(of_keras.allreduce(value, "loss", True)).tolist(),
+        hvd.broadcast_object(ME, 1, None, "name"),
+        refusal(lambda: hvd.allreduce(value, proces_set=None)),
+    ]
+
+
+@case
+def horovod_among_some_ranks():
+    """Two networks of a rank each, which nothing makes equal."""
+    alone = [hvd.add_process_set([rank]) for rank in (0, 1)]
+    weight = tf.Variable([float(ME)])
+    hvd.broadcast_variables([weight], ME, alone[ME])
+    tape = tf.GradientTape()
+    with tape:
+        loss = tf.reduce_sum(weight * weight)
+    own = hvd.DistributedGradientTape(tape, process_set=alone[1]).gradient(loss, [weight])
+    for each in alone:
+        hvd.remove_process_set(each)
+    absent = refusal(lambda: hvd.DistributedGradientTape(tape, process_set=alone[1]))
+    return [weight.numpy().tolist() == [ME], own[0].numpy().tolist() == [2 * ME], absent]
+
+
+@case
 def horovod_lacks():
     def runner():
         import horovod.runner  # noqa: F401

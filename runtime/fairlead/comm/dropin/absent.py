@@ -16,6 +16,8 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
         "spark": f"{_START}; the image `analytics` has Spark",
         "ray": _START,
         "mxnet": "TensorFlow, Keras or torch",
+        "BestModelCheckpoint": "`keras.callbacks.ModelCheckpoint(path, save_best_only=True)` on rank 0",
+        "broadcast_global_variables": "`callbacks.BroadcastGlobalVariablesCallback(0)`",
         "PartialDistributedOptimizer": "Keras 2, in the image `tensorflow:keras2`",
     },
 }  # fmt: skip

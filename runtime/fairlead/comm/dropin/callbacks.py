@@ -1,4 +1,4 @@
-"""``horovod.keras.callbacks``, and the same of ``dl_comm.keras``, over :mod:`fairlead.comm.keras`."""
+"""``horovod.keras.callbacks``, of which ``dl_comm.keras`` has some, over :mod:`fairlead.comm.keras`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from fairlead import comm
+from fairlead.comm.dropin.absent import not_offered
 from fairlead.comm.dropin.schedules import Schedule
 from fairlead.comm.keras import AverageMetrics, Broadcast, Warmup
 
@@ -21,26 +22,22 @@ __all__ = [
 class BroadcastGlobalVariablesCallback(Broadcast):
     """:class:`fairlead.comm.keras.Broadcast`: weights and optimizer state of rank ``root_rank``.
 
-    Args:
-        head_rank, validate: what the Cray plugin's wrapper calls ``root_rank``, and whether the ranks
-            are compared at the end of each epoch.
+    Raises:
+        FairleadError: ``local_variables`` are given.
     """
 
-    def __init__(
-        self,
-        root_rank: int = 0,
-        validate: bool = True,
-        device: str = "",
-        local_variables: Any = None,
-        head_rank: int | None = None,
-    ):
-        super().__init__(root=root_rank if head_rank is None else head_rank, check=bool(validate))
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Any = None):
+        if local_variables:
+            raise not_offered(
+                "local_variables in Keras 3", "Keras 2, in the image `tensorflow:keras2`"
+            )
+        super().__init__(root=root_rank)
 
 
 class MetricAverageCallback(AverageMetrics):
     """:class:`fairlead.comm.keras.AverageMetrics`."""
 
-    def __init__(self, device: str = "", **more: Any):
+    def __init__(self, device: str = ""):
         super().__init__()
 
 
@@ -59,7 +56,6 @@ class LearningRateWarmupCallback(Warmup):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
-        **more: Any,
     ):
         steps = None if steps_per_epoch is None else round(warmup_epochs * steps_per_epoch)
         super().__init__((initial_lr or 0.0) / comm.size(), warmup_epochs, steps)

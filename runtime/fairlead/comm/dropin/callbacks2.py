@@ -87,7 +87,7 @@ def _assign(variables: Any, values: Any) -> None:
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Makes the metrics of an epoch their means over ranks; before callbacks that read them."""
 
-    def __init__(self, device: str = "", **more: Any):
+    def __init__(self, device: str = ""):
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -109,7 +109,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
-        **more: Any,
     ):
         def share(epoch: float) -> float:
             done = min(epoch / warmup_epochs, 1.0) if warmup_epochs else 1.0

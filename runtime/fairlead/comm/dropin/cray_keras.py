@@ -9,16 +9,23 @@ import keras
 
 from fairlead import comm
 from fairlead.comm import finalize, local_rank, rank, size
-from fairlead.comm.dropin import callbacks
-from fairlead.comm.dropin.callbacks import *  # noqa: F403
+from fairlead.comm.dropin.callbacks import (
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+    MetricAverageCallback,
+)
 from fairlead.comm.dropin.cray import check_buffers_match
 from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.keras import Broadcast
 from fairlead.comm.keras import DistributedOptimizer as _front
 
 __all__ = [
-    *callbacks.__all__,
+    "BroadcastGlobalVariablesCallback",
     "DistributedOptimizer",
     "InitPluginCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
     "check_buffers_match",
     "finalize",
     "init",
@@ -36,6 +43,17 @@ def init(*args: Any, **named: Any) -> None:
 def DistributedOptimizer(optimizer: Any, name: str | None = None, **more: Any) -> Any:
     """:func:`fairlead.comm.keras.DistributedOptimizer`."""
     return _front(optimizer)
+
+
+class BroadcastGlobalVariablesCallback(Broadcast):
+    """:class:`fairlead.comm.keras.Broadcast`.
+
+    Args:
+        validate: whether the ranks are compared at the end of each epoch.
+    """
+
+    def __init__(self, head_rank: int = 0, validate: bool = True):
+        super().__init__(root=head_rank, check=bool(validate))
 
 
 class InitPluginCallback(keras.callbacks.Callback):  # type: ignore[misc]

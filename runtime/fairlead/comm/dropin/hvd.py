@@ -12,6 +12,7 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fairlead.base.errors import fail
 from fairlead.comm.dropin import requests, rules, sets
 from fairlead.comm.dropin.absent import not_offered
 from fairlead.comm.dropin.failures import HorovodInternalError, HostsUpdatedInterrupt, usage
+from fairlead.comm.dropin.parameters import takes
 from fairlead.comm.dropin.sets import (
     ProcessSet,
     add_process_set,
@@ -141,24 +143,24 @@ class Compression:
     fp16 = _Half
 
 
-def init(comm_: Any = None, process_sets: Any = None, **more: Any) -> None:
-    """Starts MPI, and makes ``process_sets``. Calling it again is free.
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Starts MPI, unless it has, and adds ``process_sets``.
 
+    Args:
+        comm: all ranks: a communicator, or their numbers.
+        process_sets: to add at once.
     Raises:
-        FairleadError: a subset of the ranks is asked for.
+        FairleadError: ``comm`` is a subset of the ranks.
+        UsageError, HorovodInternalError: as :func:`add_process_set`.
     """
-    if comm_ or more.get("comm"):
-        raise not_offered(
-            "init of a subset of the ranks", "init() of all of them, and process sets"
-        )
-    if is_initialized():
-        return
-    ranks = comm.init()
-    sets.start([] if process_sets in (None, "dynamic") else process_sets)
-    say_on_rank_0(f"{ranks.size} rank(s), by {ranks.backend}, in place of Horovod")
-    file = os.environ.get("HOROVOD_TIMELINE", "")
-    if file not in ("", "DYNAMIC"):
-        start_timeline(file, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"))
+    if not is_initialized():
+        ranks = sets.start(comm)
+        say_on_rank_0(f"{ranks.size} rank(s), by {ranks.backend}, in place of Horovod")
+        file, marks = (os.environ.get(f"HOROVOD_TIMELINE{n}", "") for n in ("", "_MARK_CYCLES"))
+        if file not in ("", "DYNAMIC"):
+            start_timeline(file, marks not in ("", "0"))
+    if process_sets not in (None, "dynamic") and process_sets:
+        sets.add_process_sets(process_sets)
 
 
 def start_timeline(file_path: Any, mark_cycles: bool = False) -> None:
@@ -179,6 +181,7 @@ def stop_timeline() -> None:
 def shutdown() -> None:
     """Ends MPI. Collective."""
     if is_initialized():
+        comm.init().check_last()  # of process sets, too
         sets.stop()
         comm.finalize()
 
@@ -251,21 +254,34 @@ mpi_enabled = mpi_threads_supported = mpi_built
 gloo_enabled = cuda_built = rocm_built = ddl_built = ccl_built = gloo_built
 
 
-def allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
+@takes("tensor average name compression op prescale_factor postscale_factor process_set")
+def allreduce(tensor: Any, **how: Any) -> Any:
     """One tensor's :func:`grouped_allreduce`."""
-    return grouped_allreduce([tensor], *args, **named)[0]
+    return grouped_allreduce([tensor], **how)[0]
 
 
-def grouped_allreduce(tensors: Any, *args: Any, **named: Any) -> list[Any]:
+@takes("tensors average name compression op prescale_factor postscale_factor process_set")
+def grouped_allreduce(
+    tensors: Any,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    process_set: Any = None,
+    **how: Any,
+) -> list[Any]:
     """The mean, sum, minimum, maximum or product of each tensor over ranks, all or none of them.
 
-    The other arguments are those of :func:`reduction`, in its order.
+    Args:
+        how: as for :func:`reduction`.
     """
-    members, name = _set_of(named), _named(args, named)
-    compression = named.get("compression", args[2] if len(args) > 2 else None)
-    operation = reduction(*args, **named).operation(lambda: members, name)
+    members = member_set(process_set)
+    reduced = reduction(compression=compression, process_set=members, **how)
+    operation = reduced.operation(lambda: members, name)
     if compression is None or compression in (Compression.none, Compression.fp16):
         return in_order(operation, list(tensors))
+    return _compressed(operation, compression, tensors)
+
+
+def _compressed(operation: rules.Operation, compression: Any, tensors: Any) -> list[Any]:
     sent = [compression.compress(tensor) for tensor in tensors]
     back = in_order(operation, [tensor for tensor, _ in sent])
     return [
@@ -274,54 +290,56 @@ def grouped_allreduce(tensors: Any, *args: Any, **named: Any) -> list[Any]:
     ]
 
 
-def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, **more: Any) -> Any:
+def broadcast(
+    tensor: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None
+) -> Any:
     """Rank ``root_rank``'s tensor. Collective."""
-    members = _set_of(more)
+    members = member_set(process_set)
     root = members.root(root_rank)
     return in_order(rules.broadcast(lambda: members, root, name), [tensor])[0]
 
 
-def allgather(tensor: Any, name: str | None = None, **more: Any) -> Any:
+def allgather(tensor: Any, name: str | None = None, process_set: Any = None) -> Any:
     """The tensors of all ranks, joined along their first dimension, which may differ. Collective."""
-    return grouped_allgather([tensor], name, **more)[0]
+    return grouped_allgather([tensor], name, process_set)[0]
 
 
-def grouped_allgather(tensors: Any, name: str | None = None, **more: Any) -> list[Any]:
+def grouped_allgather(tensors: Any, name: str | None = None, process_set: Any = None) -> list[Any]:
     """:func:`allgather` of each tensor, all or none of them."""
-    members = _set_of(more)
+    members = member_set(process_set)
     return in_order(rules.allgather(lambda: members, name), list(tensors))
 
 
-def reducescatter(tensor: Any, *args: Any, **named: Any) -> Any:
+@takes("tensor name compression op process_set prescale_factor postscale_factor")
+def reducescatter(tensor: Any, **how: Any) -> Any:
     """One tensor's :func:`grouped_reducescatter`."""
-    return grouped_reducescatter([tensor], *args, **named)[0]
+    return grouped_reducescatter([tensor], **how)[0]
 
 
+@takes("tensors name compression op process_set prescale_factor postscale_factor")
 def grouped_reducescatter(
     tensors: Any,
     name: str | None = None,
     compression: Any = Compression.none,
-    op: Any = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    **more: Any,
+    process_set: Any = None,
+    **how: Any,
 ) -> list[Any]:
     """This rank's rows of the mean or sum of each tensor; the first ranks get one more where they are not as many.
 
-    Raises:
-        FairleadError: another ``op``; a scalar.
+    Args:
+        how: as for :func:`scattering`.
     """
-    members = _set_of(more)
-    how = scattering(tensors, op, prescale_factor, postscale_factor)
-    sent = [compression.compress(tensor) for tensor in tensors]
-    back = in_order(rules.reducescatter(lambda: members, how, name), [tensor for tensor, _ in sent])
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(back, sent, strict=True)
-    ]
+    members = member_set(process_set)
+    operation = rules.reducescatter(lambda: members, scattering(tensors, **how), name)
+    return _compressed(operation, compression, tensors)
 
 
-def scattering(tensors: Sequence[Any], op: Any, before: float, after: float) -> rules.Reduction:
+def scattering(
+    tensors: Sequence[Any],
+    op: Any = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> rules.Reduction:
     """What a reducescatter with these arguments does to arrays.
 
     Raises:
@@ -333,10 +351,12 @@ def scattering(tensors: Sequence[Any], op: Any, before: float, after: float) -> 
     for index, tensor in enumerate(tensors):
         if not len(tensor.shape):
             raise usage(fail("comm-dropin-scalar", call="reducescatter", index=index))
-    return rules.Reduction(op, "none", before, after)
+    return rules.Reduction(op, "none", prescale_factor, postscale_factor)
 
 
-def alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
+def alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, process_set: Any = None
+) -> Any:
     """The rows of each rank that are for this one.
 
     Args:
@@ -346,7 +366,7 @@ def alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: A
     Raises:
         UsageError: the splits do not fit the tensor.
     """
-    members = _set_of(more)
+    members = member_set(process_set)
     given = splits_of(splits, tensor, members)
     moved = rules.Alltoall(lambda: members, given, name)
     (result,) = in_order(moved.operation, [tensor])
@@ -375,10 +395,10 @@ def splits_of(splits: Any, tensor: Any, members: ProcessSet) -> tuple[int, ...]:
 
 
 def broadcast_object(
-    obj: Any = None, root_rank: int = 0, name: str | None = None, **more: Any
+    obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: Any = None
 ) -> Any:
     """Rank ``root_rank``'s object, which must be picklable. Collective."""
-    members = _set_of(more)
+    members = member_set(process_set)
     root = members.root(root_rank)
     here = members.rank() == root
     data = np.frombuffer(pickle.dumps(obj), np.uint8) if here else np.empty(0, np.uint8)
@@ -388,9 +408,9 @@ def broadcast_object(
     return pickle.loads(whole.tobytes())
 
 
-def allgather_object(obj: Any, name: str | None = None, **more: Any) -> list[Any]:
+def allgather_object(obj: Any, name: str | None = None, process_set: Any = None) -> list[Any]:
     """Each rank's object, in rank order, on every rank. Collective."""
-    members = _set_of(more)
+    members = member_set(process_set)
     data = np.frombuffer(pickle.dumps(obj), np.uint8)
     (sizes,) = members.run(requests.ALLGATHER, [np.array([data.size])]).arrays
     (whole,) = members.run(requests.ALLGATHER, [data], name=name).arrays
@@ -401,19 +421,17 @@ def allgather_object(obj: Any, name: str | None = None, **more: Any) -> list[Any
 
 def reduction(
     average: bool | None = None,
-    name: str | None = None,
     compression: Any = Compression.none,
     op: Any = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    **more: Any,
+    process_set: Any = None,
 ) -> rules.Reduction:
     """What an allreduce with these arguments does to arrays.
 
     Args:
         compression: ``Compression.fp16``: float32 travels as float16. What another class compresses, it compresses
             before.
-        more: ``device_dense``, ``sparse_as_dense`` and the like, without meaning here.
     Raises:
         FairleadError: another ``op``; a factor that is not finite.
         UsageError: both ``op`` and ``average``.
@@ -425,7 +443,7 @@ def reduction(
     require(op in rules.OPERATIONS, f"op={op}", f"op={', '.join(rules.OPERATIONS)}")
     if op == Adasum:
         # As Horovod does; NotImplementedError is what its scripts catch.
-        if _set_of(more) is not global_process_set:
+        if member_set(process_set) is not global_process_set:
             raise NotImplementedError("Adasum is of all ranks, not of a process set")
         if not num_rank_is_power_2(size()):
             raise NotImplementedError(f"Adasum of {size()} ranks, which are not a power of 2")
@@ -435,19 +453,19 @@ def reduction(
     return rules.Reduction(op, wire, float(prescale_factor), float(postscale_factor))
 
 
-def _named(args: Sequence[Any], named: dict[str, Any]) -> str | None:
-    name: str | None = named.get("name", args[1] if len(args) > 1 else None)
-    return name
-
-
-def _set_of(more: dict[str, Any]) -> ProcessSet:
-    """The process set among the arguments of a call.
+def member_set(given: Any) -> ProcessSet:
+    """The process set that is an argument of a call; without one, that of all ranks.
 
     Raises:
         FairleadError: before ``init``.
+        UsageError: it was not added, or is removed.
     """
     sets.engine()
-    return sets.of(more.get("process_set"))
+    return sets.of(given)
+
+
+# What scripts that look into Horovod ask for the process sets.
+_basics = SimpleNamespace(_get_process_set_ids_and_ranks=get_process_set_ids_and_ranks)
 
 
 def _all() -> ProcessSet:
@@ -459,12 +477,6 @@ def _ranks_of_nodes() -> Counter[str]:
     """How many ranks each node has; nodes are in the order of their first rank."""
     _all()
     return Counter(sets.hosts())
-
-
-def no_sets(more: dict[str, Any]) -> None:
-    """Refuses a process set, but that of all ranks, among the arguments of a call."""
-    given = more.get("process_set")
-    require(given in (None, global_process_set), "process_set", "all ranks")
 
 
 def require(condition: bool, what: str, instead: str) -> None:

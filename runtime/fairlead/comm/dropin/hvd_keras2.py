@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
@@ -13,7 +13,9 @@ from fairlead.base.errors import FairleadError
 from fairlead.comm.dropin import callbacks2 as callbacks
 from fairlead.comm.dropin import hvd, hvd_tensorflow
 from fairlead.comm.dropin.hvd import *  # noqa: F403
-from fairlead.comm.dropin.hvd_tensorflow_gradients import Gradients, reduction
+from fairlead.comm.dropin.hvd_keras_calls import *  # noqa: F403
+from fairlead.comm.dropin.hvd_tensorflow_gradients import Gradients
+from fairlead.comm.dropin.parameters import takes
 from fairlead.comm.frameworks import common
 
 __all__ = [
@@ -31,51 +33,46 @@ _MARK = "_fairlead_averaging"
 _BROADCAST = "hvd.callbacks.BroadcastGlobalVariablesCallback"
 
 
-class _Options(NamedTuple):
-    """Horovod's parameters, in its order: old scripts pass some by place."""
-
-    name: str | None = None
-    device_dense: str = ""
-    device_sparse: str = ""
-    compression: Any = hvd.Compression.none
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    op: Any = hvd.Average
-    backward_passes_per_step: int = 1
-    average_aggregated_gradients: bool = False
-    num_groups: int = 0
-    groups: Any = None
-    process_set: hvd.ProcessSet = hvd.global_process_set
-    scale_local_gradients: bool = True
+_OPTIONS = (
+    "optimizer name device_dense device_sparse compression sparse_as_dense gradient_predivide_factor op"
+    " backward_passes_per_step average_aggregated_gradients num_groups groups process_set scale_local_gradients"
+)
 
 
-def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
+@takes(_OPTIONS)
+def DistributedOptimizer(  # noqa: PLR0913, Horovod's
+    optimizer: Any,
+    name: str | None = None,
+    compression: Any = hvd.Compression.none,
+    op: Any = hvd.Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    process_set: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
     """``optimizer``, which from now on applies means over ranks. It is the same object, and is saved as what it is.
 
+    Args:
+        name: without meaning here.
     Raises:
-        FairleadError: gradients are to be reduced by other than ``Average`` and ``Sum``, or among some ranks.
+        FairleadError: gradients are to be reduced by other than ``Average`` and ``Sum``.
     """
-    given = _Options(*args, **named)
     if not hasattr(optimizer, _MARK):
         common.end_together()
         gradients = Gradients(
-            reduction(given.op, given.compression, {"process_set": given.process_set}),
-            _BROADCAST,
-            compression=given.compression,
-            scale_local=given.scale_local_gradients,
+            op, compression, _BROADCAST, process_set=process_set, scale_local=scale_local_gradients
         )
         passes = None
-        if given.backward_passes_per_step > 1:
-            passes = _Passes(given.backward_passes_per_step, given.average_aggregated_gradients)
+        if backward_passes_per_step > 1:
+            passes = _Passes(backward_passes_per_step, average_aggregated_gradients)
         _Averaging(optimizer, gradients, passes).attach()
     return optimizer
 
 
-def PartialDistributedOptimizer(
-    optimizer: Any, *args: Any, local_layers: Any = None, **named: Any
-) -> Any:
+@takes(f"{_OPTIONS} local_layers")
+def PartialDistributedOptimizer(optimizer: Any, local_layers: Any = None, **how: Any) -> Any:
     """:func:`DistributedOptimizer`; the weights of ``local_layers`` stay each rank's own."""
-    made = DistributedOptimizer(optimizer, *args, **named)
+    made = DistributedOptimizer(optimizer, **how)
     for variable in hvd_tensorflow.weights_of(local_layers):
         made.register_local_var(variable)
     return made
@@ -220,12 +217,12 @@ def _as_written(function: Callable[..., Any]) -> Any:
     return tf.autograph.experimental.do_not_convert(whole)
 
 
+@takes("filepath custom_optimizers custom_objects compression legacy_opts")
 def load_model(
     filepath: Any,
     custom_optimizers: Any = None,
     custom_objects: Any = None,
     compression: Any = hvd.Compression.none,
-    **more: Any,
 ) -> Any:
     """``tf_keras.models.load_model``, and its optimizer averages over ranks."""
     comm.init()

@@ -6,18 +6,20 @@ import functools
 import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow
 
-from fairlead import comm
 from fairlead.base.errors import FairleadError
 from fairlead.comm.dropin import hvd, rules, sets, tensors
 from fairlead.comm.dropin.absent import not_offered
 from fairlead.comm.dropin.failures import HorovodInternalError, UsageError
 from fairlead.comm.dropin.hvd import *  # noqa: F403
+from fairlead.comm.dropin.hvd import _basics as _basics
 from fairlead.comm.dropin.hvd_tensorflow_gradients import Gradients, means_of, reduction
+from fairlead.comm.dropin.hvd_util import check_extension, gpu_available, split_list
+from fairlead.comm.dropin.parameters import takes
 from fairlead.comm.dropin.session_hooks import BcastTensors, averaging, broadcast_op, is_optimizer
 from fairlead.comm.dropin.which_keras import of_keras
 from fairlead.comm.frameworks import common
@@ -32,11 +34,14 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_object_fn",
     "broadcast_variables",
+    "check_extension",
+    "gpu_available",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",
     "rank_op",
     "size_op",
+    "split_list",
 ]
 
 
@@ -75,11 +80,22 @@ class Invalid(tensorflow.errors.InvalidArgumentError, UsageError):  # type: igno
         UsageError.__init__(self, exc.findings, exc.code)
 
 
-def _allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
+def _allreduce(tensor: Any, **how: Any) -> Any:
     """:func:`fairlead.comm.dropin.hvd.allreduce`; of IndexedSlices, those of all ranks."""
+    return _allreduced(tensor, **how)
+
+
+allreduce = takes(
+    "tensor average device_dense device_sparse compression op prescale_factor postscale_factor name process_set"
+    " ignore_name_scope"
+)(_as_tensorflow(_allreduce))
+
+
+def _allreduced(tensor: Any, **options: Any) -> Any:
     if not isinstance(tensor, tensorflow.IndexedSlices):
-        return hvd.allreduce(tensor, *args, **named)
-    how, members = hvd.reduction(*args, **named), sets.of(named.get("process_set"))
+        return hvd.allreduce(tensor, **options)
+    options.pop("name", None)
+    how, members = hvd.reduction(**options), hvd.member_set(options.get("process_set"))
     # As Horovod does; scripts catch it.
     if how.op not in (hvd.Average, hvd.Sum):
         raise NotImplementedError(f"op={how.op} of IndexedSlices")
@@ -92,39 +108,52 @@ def _allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
     return tensorflow.IndexedSlices(values, indices, tensor.dense_shape)
 
 
-allreduce = _as_tensorflow(_allreduce)
-
-
-def _grouped_allreduce(given: Sequence[Any], *args: Any, **named: Any) -> list[Any]:
+def _grouped_allreduce(tensors: Sequence[Any], **how: Any) -> list[Any]:
     """:func:`fairlead.comm.dropin.hvd.grouped_allreduce`; IndexedSlices each on their own."""
     slices = {
-        i: _allreduce(tensor, *args, **named)
-        for i, tensor in enumerate(given)
+        i: _allreduced(tensor, **how)
+        for i, tensor in enumerate(tensors)
         if isinstance(tensor, tensorflow.IndexedSlices)
     }
-    dense = [tensor for i, tensor in enumerate(given) if i not in slices]
-    reduced = iter(hvd.grouped_allreduce(dense, *args, **named) if dense else ())
-    return [slices[i] if i in slices else next(reduced) for i in range(len(given))]
+    dense = [tensor for i, tensor in enumerate(tensors) if i not in slices]
+    reduced = iter(hvd.grouped_allreduce(dense, **how) if dense else ())
+    return [slices[i] if i in slices else next(reduced) for i in range(len(tensors))]
 
 
-grouped_allreduce = _as_tensorflow(_grouped_allreduce)
-allgather = _as_tensorflow(hvd.allgather)
-grouped_allgather = _as_tensorflow(hvd.grouped_allgather)
-broadcast = _as_tensorflow(hvd.broadcast)
-reducescatter = _as_tensorflow(hvd.reducescatter)
-grouped_reducescatter = _as_tensorflow(hvd.grouped_reducescatter)
+grouped_allreduce = takes(
+    "tensors average device_dense device_sparse compression op prescale_factor postscale_factor process_set"
+    " ignore_name_scope name"
+)(_as_tensorflow(_grouped_allreduce))
 
 
-def _alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
+allgather = takes("tensor name ignore_name_scope process_set")(_as_tensorflow(hvd.allgather))
+grouped_allgather = takes("tensors name ignore_name_scope process_set")(
+    _as_tensorflow(hvd.grouped_allgather)
+)
+broadcast = takes("tensor root_rank name ignore_name_scope process_set")(
+    _as_tensorflow(hvd.broadcast)
+)
+reducescatter = takes(
+    "tensor device_dense compression op name process_set ignore_name_scope prescale_factor postscale_factor"
+)(_as_tensorflow(hvd.reducescatter))
+grouped_reducescatter = takes(
+    "tensors device_dense compression op process_set prescale_factor postscale_factor"
+)(_as_tensorflow(hvd.grouped_reducescatter))
+broadcast_object = takes("obj root_rank session name process_set")(hvd.broadcast_object)
+allgather_object = takes("obj session name process_set")(hvd.allgather_object)
+
+
+def _alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, process_set: Any = None
+) -> Any:
     """:func:`fairlead.comm.dropin.hvd.alltoall`; the rows of each rank come as a tensor."""
-    tensor = tensorflow.convert_to_tensor(tensor)
-    members = sets.of(more.get("process_set"))
+    tensor, members = tensorflow.convert_to_tensor(tensor), hvd.member_set(process_set)
     if splits is None and tensor.shape.rank and tensor.shape[0] is None:
         # How many rows there are is known when it runs.
         moved = rules.Alltoall(lambda: members, None, name)
         return tensors.in_order(moved.operation, [tensor])[0]
     if splits is None:
-        return hvd.alltoall(tensor, None, name, **more)
+        return hvd.alltoall(tensor, None, name, members)
     operation = rules.alltoall_of(
         lambda: members, lambda array, rows: hvd.splits_of(rows, array, members), name
     )
@@ -132,26 +161,26 @@ def _alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: 
     return tuple(tensors.in_order(operation, [tensor, given]))
 
 
-alltoall = _as_tensorflow(_alltoall)
+alltoall = takes("tensor splits name ignore_name_scope process_set")(_as_tensorflow(_alltoall))
 
 
 def broadcast_(
-    variables: Sequence[Any], root_rank: int, name: str | None = None, **more: Any
+    variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: Any = None
 ) -> list[Any]:
     """Gives variables rank ``root_rank``'s values; returns them."""
-    hvd.no_sets(more)
-    done = broadcast_variables(variables, root_rank)
+    done = broadcast_variables(variables, root_rank, process_set)
     if done is None:
         return list(variables)
     with tensorflow.control_dependencies([done]):
         return [tensorflow.identity(variable) for variable in variables]
 
 
+@takes("root_rank session name process_set")
 def broadcast_object_fn(
-    root_rank: int = 0, session: Any = None, name: str | None = None, **more: Any
+    root_rank: int = 0, name: str | None = None, process_set: Any = None
 ) -> Callable[[Any], Any]:
     """:func:`broadcast_object` of its argument."""
-    return lambda value: hvd.broadcast_object(value, root_rank, name, **more)
+    return lambda value: hvd.broadcast_object(value, root_rank, name, process_set)
 
 
 def _when_run(read: Callable[[], int], name: str | None) -> Any:
@@ -181,17 +210,24 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     return _when_run(lambda: int(sets.by_number(process_set_id).included()), name)
 
 
-def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, **more: Any) -> Any:
+@takes("variables root_rank process_set inplace")
+def broadcast_variables(
+    variables: Sequence[Any], root_rank: int = 0, process_set: Any = None
+) -> Any:
     """Gives variables, of TensorFlow or of Keras 3, rank ``root_rank``'s values. Collective.
 
     Returns:
         The operation that does it, in a graph of TF 1; else None, and it is done.
     """
     given = [tensors.value_of(variable) for variable in variables]
+    collective: Any = tensors.from_root(root_rank)
+    if process_set not in (None, hvd.global_process_set):
+        members = hvd.member_set(process_set)
+        collective = rules.broadcast(lambda: members, members.root(root_rank))
     if not tensorflow.executing_eagerly() and not tensorflow.inside_function():
-        return broadcast_op(given, root_rank)
-    values = tensors.over(tensors.from_root(root_rank), given)
-    for variable, value in zip(given, values, strict=True):
+        return broadcast_op(given, collective)
+    values = tensors.over(collective, given)
+    for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
     return None
 
@@ -204,7 +240,7 @@ def broadcast_global_variables(root_rank: int = 0) -> Any:
             "broadcast_variables(model.variables, 0)",
         )
         raise HorovodInternalError(refused.findings)
-    return broadcast_op(tensorflow.compat.v1.global_variables(), root_rank)
+    return broadcast_op(tensorflow.compat.v1.global_variables(), tensors.from_root(root_rank))
 
 
 class BroadcastGlobalVariablesHook(BcastTensors):
@@ -214,62 +250,68 @@ class BroadcastGlobalVariablesHook(BcastTensors):
         super().__init__(root_rank)
 
 
-class _Options(NamedTuple):
-    """Horovod's parameters, in its order: old scripts pass some by place."""
-
-    name: str | None = None
-    use_locking: bool = False
-    device_dense: str = ""
-    device_sparse: str = ""
-    compression: Any = hvd.Compression.none
-    sparse_as_dense: bool = False
-    backward_passes_per_step: int = 1
-    op: Any = hvd.Average
-
-
-def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
+@takes(
+    "optimizer name use_locking device_dense device_sparse compression sparse_as_dense backward_passes_per_step op"
+    " gradient_predivide_factor average_aggregated_gradients num_groups groups process_set scale_local_gradients"
+)
+def DistributedOptimizer(
+    optimizer: Any,
+    compression: Any = hvd.Compression.none,
+    op: Any = hvd.Average,
+    backward_passes_per_step: int = 1,
+    process_set: Any = None,
+    **more: Any,
+) -> Any:
     """``optimizer`` itself, which from now on applies means over ranks.
 
     Raises:
         FairleadError: gradients are to be accumulated, or reduced in another way.
     """
-    more = {name: named.pop(name) for name in {*named} - {*_Options._fields}}
-    given = _Options(*args, **named)
-    compression, op, passes = given.compression, given.op, given.backward_passes_per_step
     if not is_optimizer(optimizer):
         front = importlib.import_module(of_keras("fairlead.comm.dropin.hvd_keras"))
         return front.DistributedOptimizer(
-            optimizer, compression=compression, op=op, backward_passes_per_step=passes, **more
+            optimizer,
+            compression=compression,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            process_set=process_set,
+            **more,
         )
+    passes = backward_passes_per_step
     hvd.require(passes == 1, "backward_passes_per_step", "backward_passes_per_step=1")
+    members = hvd.member_set(process_set)
+    how = reduction(op, compression)
+    if not members.included():
+        optimizer._optimizer = optimizer
+        return optimizer
     # TensorFlow runs the operations of a step in threads. Compared as they are sent, in the same call: gradients are
     # floats, and nothing is widened.
-    ranks = comm.init().team()
-    reduce = reduction(op, compression, more).at_once(lambda: ranks)
-    mean = partial(common.present, partial(means_of, reduce, compression))
+    ranks = members.channel().group.ranks.team()
+    mean = partial(common.present, partial(means_of, how.at_once(lambda: ranks), compression))
     return averaging(optimizer, mean, lambda: ranks, "hvd.broadcast_global_variables")
 
 
 class DistributedGradientTape:
     """A ``tf.GradientTape`` whose ``gradient`` gives means over ranks."""
 
+    @takes(
+        "self gradtape device_dense device_sparse compression sparse_as_dense op gradient_predivide_factor num_groups"
+        " groups process_set scale_local_gradients"
+    )
     def __init__(
         self,
         gradtape: Any,
-        device_dense: str = "",
-        device_sparse: str = "",
         compression: Any = hvd.Compression.none,
-        sparse_as_dense: bool = False,
         op: Any = hvd.Average,
-        *,
+        process_set: Any = None,
         scale_local_gradients: bool = True,
-        **more: Any,
     ):
         self._tape = gradtape
         self._gradients = Gradients(
-            reduction(op, compression, more),
+            op,
+            compression,
             "hvd.broadcast_variables",
-            compression=compression,
+            process_set=process_set,
             scale_local=scale_local_gradients,
         )
         self._traced: set[tuple[int, ...]] = set()
@@ -312,11 +354,15 @@ class DistributedGradientTape:
         )
 
 
+@takes(
+    "gradtape device_dense device_sparse compression sparse_as_dense op gradient_predivide_factor num_groups groups"
+    " process_set local_layers scale_local_gradients"
+)
 def PartialDistributedGradientTape(
-    gradtape: Any, *args: Any, local_layers: Any = None, **named: Any
+    gradtape: Any, local_layers: Any = None, **how: Any
 ) -> DistributedGradientTape:
     """:class:`DistributedGradientTape`; the weights of ``local_layers`` are local sources."""
-    made = DistributedGradientTape(gradtape, *args, **named)
+    made = DistributedGradientTape(gradtape, **how)
     for variable in weights_of(local_layers):
         made.register_local_source(variable)
     return made

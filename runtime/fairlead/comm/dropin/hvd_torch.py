@@ -6,10 +6,13 @@ from typing import Any
 
 from fairlead.comm.dropin import hvd, hvd_torch_handles
 from fairlead.comm.dropin.hvd import *  # noqa: F403
+from fairlead.comm.dropin.hvd import _basics as _basics
 from fairlead.comm.dropin.hvd_torch_handles import *  # noqa: F403
 from fairlead.comm.dropin.hvd_torch_handles import broadcast_async_, synchronize
 from fairlead.comm.dropin.hvd_torch_optimizer import DistributedOptimizer
 from fairlead.comm.dropin.hvd_torch_sync import SyncBatchNorm
+from fairlead.comm.dropin.hvd_util import check_extension
+from fairlead.comm.dropin.parameters import takes
 from fairlead.comm.torch import broadcast_optimizer_state as _broadcast_state
 from fairlead.comm.torch import broadcast_parameters as _broadcast_parameters
 
@@ -19,6 +22,7 @@ __all__ = [
     "SyncBatchNorm",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "check_extension",
 ]
 
 
@@ -36,7 +40,7 @@ def broadcast_parameters(
         synchronize(handle)
 
 
-def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, **more: Any) -> None:
+@takes("optimizer root_rank model")
+def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0) -> None:
     """Gives an optimizer rank ``root_rank``'s state. Collective."""
-    hvd.no_sets(more)
     _broadcast_state(optimizer, root=root_rank)

@@ -15,6 +15,7 @@ from fairlead.comm.core import Array
 from fairlead.comm.dropin import hvd, requests, sets
 from fairlead.comm.dropin.engine import Handle
 from fairlead.comm.dropin.moves import Done
+from fairlead.comm.dropin.parameters import takes
 
 _ASYNC = [
     f"{name}_async{place}"
@@ -77,14 +78,13 @@ def _ask(
     tensors: Sequence[Any],
     into: Sequence[Any] | None,
     single: bool,
-    more: dict[str, Any],
+    process_set: Any,
     **request: Any,
 ) -> int:
     """
     Args:
         into: tensors to write the results to; without it, they are new.
-        one: whether the result is a tensor, not a list.
-        more: of the call: its process set.
+        single: whether the result is a tensor, not a list.
     """
     if any(tensor.device.type != "cpu" for tensor in tensors):
         raise fail("comm-device-tensor-gpu")
@@ -97,7 +97,7 @@ def _ask(
                 made = [to.copy_(new) for to, new in zip(into, made, strict=True)]
         return made[0] if single else made
 
-    handle = hvd._set_of(more).ask(kind, arrays, **request)
+    handle = hvd.member_set(process_set).ask(kind, arrays, **request)
     number = next(_numbers)
     _asked[number] = _Asked(handle, finish)
     return number
@@ -114,83 +114,105 @@ def _tensor(array: Array, dtype: Any) -> Any:
     return torch.from_numpy(np.asarray(array)).to(dtype)
 
 
-# Of an asynchronous allreduce, in Horovod's order.
-_REDUCE = ("average", "name", "op", "prescale_factor", "postscale_factor", "process_set")
-
-
-def _reduce(tensors: Sequence[Any], into: Any, single: bool, *args: Any, **named: Any) -> int:
-    given = dict(zip(_REDUCE, args, strict=False)) | named
-    how, name = hvd.reduction(**given), given.get("name")
+def _reduce(
+    tensors: Sequence[Any],
+    into: Any,
+    single: bool,
+    name: str | None = None,
+    process_set: Any = None,
+    **options: Any,
+) -> int:
+    how = hvd.reduction(process_set=process_set, **options)
+    zeros = how.with_zeros
     return _ask(
-        requests.ALLREDUCE, tensors, into, single, given, how=how, name=name, zeros=how.with_zeros
+        requests.ALLREDUCE, tensors, into, single, process_set, how=how, name=name, zeros=zeros
     )
 
 
-def allreduce_async(tensor: Any, *args: Any, **named: Any) -> int:
-    """:func:`allreduce`, for :func:`synchronize`, before which the tensor must not change. All but the compression
-    may be given."""
-    return _reduce([tensor], None, True, *args, **named)
+_single = takes("tensor average name op prescale_factor postscale_factor process_set")
+_grouped = takes("tensors average name op prescale_factor postscale_factor process_set")
 
 
-def allreduce_async_(tensor: Any, *args: Any, **named: Any) -> int:
+@_single
+def allreduce_async(tensor: Any, **how: Any) -> int:
+    """:func:`allreduce`, for :func:`synchronize`, before which the tensor must not change."""
+    return _reduce([tensor], None, True, **how)
+
+
+@_single
+def allreduce_async_(tensor: Any, **how: Any) -> int:
     """:func:`allreduce_async`, into the tensor itself."""
-    return _reduce([tensor], [tensor], True, *args, **named)
+    return _reduce([tensor], [tensor], True, **how)
 
 
-def allreduce_(tensor: Any, *args: Any, **named: Any) -> Any:
+@_single
+def allreduce_(tensor: Any, **how: Any) -> Any:
     """:func:`allreduce`, into ``tensor`` itself."""
-    return synchronize(allreduce_async_(tensor, *args, **named))
+    return synchronize(allreduce_async_(tensor, **how))
 
 
-def grouped_allreduce_async(tensors: Any, *args: Any, **named: Any) -> int:
+@_grouped
+def grouped_allreduce_async(tensors: Any, **how: Any) -> int:
     """:func:`allreduce_async` of each tensor, all or none of them."""
-    return _reduce(list(tensors), None, False, *args, **named)
+    return _reduce(list(tensors), None, False, **how)
 
 
-def grouped_allreduce_async_(tensors: Any, *args: Any, **named: Any) -> int:
+@_grouped
+def grouped_allreduce_async_(tensors: Any, **how: Any) -> int:
     """:func:`grouped_allreduce_async`, into the tensors themselves."""
     given = list(tensors)
-    return _reduce(given, given, False, *args, **named)
+    return _reduce(given, given, False, **how)
 
 
-def grouped_allreduce_(tensors: Any, *args: Any, **named: Any) -> Any:
+@_grouped
+def grouped_allreduce_(tensors: Any, **how: Any) -> Any:
     """:func:`grouped_allreduce`, into the tensors themselves."""
-    return synchronize(grouped_allreduce_async_(tensors, *args, **named))
+    return synchronize(grouped_allreduce_async_(tensors, **how))
 
 
-def allgather_async(tensor: Any, name: str | None = None, **more: Any) -> int:
-    return _ask(requests.ALLGATHER, [tensor], None, True, more, name=name)
+def allgather_async(tensor: Any, name: str | None = None, process_set: Any = None) -> int:
+    return _ask(requests.ALLGATHER, [tensor], None, True, process_set, name=name)
 
 
-def grouped_allgather_async(tensors: Any, name: str | None = None, **more: Any) -> int:
-    return _ask(requests.ALLGATHER, list(tensors), None, False, more, name=name)
+def grouped_allgather_async(tensors: Any, name: str | None = None, process_set: Any = None) -> int:
+    return _ask(requests.ALLGATHER, list(tensors), None, False, process_set, name=name)
 
 
-def broadcast_async(tensor: Any, root_rank: int, name: str | None = None, **more: Any) -> int:
-    root = hvd._set_of(more).root(root_rank)
-    return _ask(requests.BROADCAST, [tensor], None, True, more, name=name, how=root)
+def broadcast_async(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: Any = None
+) -> int:
+    root = hvd.member_set(process_set).root(root_rank)
+    return _ask(requests.BROADCAST, [tensor], None, True, process_set, name=name, how=root)
 
 
-def broadcast_async_(tensor: Any, root_rank: int, name: str | None = None, **more: Any) -> int:
+def broadcast_async_(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: Any = None
+) -> int:
     """:func:`broadcast_async`, into the tensor itself."""
-    root = hvd._set_of(more).root(root_rank)
-    return _ask(requests.BROADCAST, [tensor], [tensor], True, more, name=name, how=root)
+    root = hvd.member_set(process_set).root(root_rank)
+    return _ask(requests.BROADCAST, [tensor], [tensor], True, process_set, name=name, how=root)
 
 
-def broadcast_(tensor: Any, root_rank: int = 0, name: str | None = None, **more: Any) -> Any:
+def broadcast_(
+    tensor: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None
+) -> Any:
     """:func:`broadcast`, into ``tensor`` itself."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, **more))
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
 
 
-def alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
+def alltoall(
+    tensor: Any, splits: Any = None, name: str | None = None, process_set: Any = None
+) -> Any:
     """:func:`fairlead.comm.dropin.hvd.alltoall`; the rows of each rank come as a tensor."""
-    result = hvd.alltoall(tensor, splits, name, **more)
+    result = hvd.alltoall(tensor, splits, name, process_set)
     return result if splits is None else (result[0], torch.from_numpy(result[1]))
 
 
-def alltoall_async(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> int:
-    given = hvd.splits_of(splits, tensor, hvd._set_of(more))
-    number = _ask(requests.ALLTOALL, [tensor], None, True, more, name=name, splits=given)
+def alltoall_async(
+    tensor: Any, splits: Any = None, name: str | None = None, process_set: Any = None
+) -> int:
+    given = hvd.splits_of(splits, tensor, hvd.member_set(process_set))
+    number = _ask(requests.ALLTOALL, [tensor], None, True, process_set, name=name, splits=given)
     if splits is not None:
         plain = _asked[number]
         _asked[number] = _Asked(
@@ -200,43 +222,37 @@ def alltoall_async(tensor: Any, splits: Any = None, name: str | None = None, **m
     return number
 
 
+@takes("tensor name op process_set prescale_factor postscale_factor")
 def reducescatter_async(
-    tensor: Any,
-    name: str | None = None,
-    op: Any = hvd.Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    **more: Any,
+    tensor: Any, name: str | None = None, process_set: Any = None, **how: Any
 ) -> int:
-    how = hvd.scattering([tensor], op, prescale_factor, postscale_factor)
-    return _ask(requests.REDUCESCATTER, [tensor], None, True, more, name=name, how=how)
+    scattering = hvd.scattering([tensor], **how)
+    return _ask(
+        requests.REDUCESCATTER, [tensor], None, True, process_set, name=name, how=scattering
+    )
 
 
+@takes("tensors name op process_set prescale_factor postscale_factor")
 def grouped_reducescatter_async(
-    tensors: Any,
-    name: str | None = None,
-    op: Any = hvd.Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    **more: Any,
+    tensors: Any, name: str | None = None, process_set: Any = None, **how: Any
 ) -> int:
     given = list(tensors)
-    how = hvd.scattering(given, op, prescale_factor, postscale_factor)
-    return _ask(requests.REDUCESCATTER, given, None, False, more, name=name, how=how)
+    scattering = hvd.scattering(given, **how)
+    return _ask(requests.REDUCESCATTER, given, None, False, process_set, name=name, how=scattering)
 
 
 def sparse_allreduce_async(
-    tensor: Any, name: str | None = None, op: Any = hvd.Average, **more: Any
+    tensor: Any, name: str | None = None, op: Any = hvd.Average, process_set: Any = None
 ) -> Callable[[], Any]:
     """The sum or mean of sparse tensors; the result waits for it, and gives the sparse tensor."""
     hvd.require(op in (hvd.Average, hvd.Sum), f"sparse op={op}", "op=Average or op=Sum")
     whole = tensor.coalesce()
     base = None if name is None else f"{name}.sparse"
     places = allgather_async(
-        whole.indices().t().contiguous(), name=base and f"{base}.indices", **more
+        whole.indices().t().contiguous(), base and f"{base}.indices", process_set
     )
-    values = allgather_async(whole.values().contiguous(), name=base and f"{base}.values", **more)
-    divisor = hvd._set_of(more).size() if op == hvd.Average else 1
+    values = allgather_async(whole.values().contiguous(), base and f"{base}.values", process_set)
+    divisor = hvd.member_set(process_set).size() if op == hvd.Average else 1
 
     def wait() -> Any:
         held = synchronize(values)

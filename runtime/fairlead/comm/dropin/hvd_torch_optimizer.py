@@ -16,6 +16,7 @@ from fairlead.comm.dropin import hvd, requests
 from fairlead.comm.dropin.failures import usage
 from fairlead.comm.dropin.hvd_torch_handles import sparse_allreduce_async
 from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.frameworks import common
 from fairlead.comm.torch import Averaging, attach, average_gradients, average_tensors
 
 __all__ = ["DistributedOptimizer"]
@@ -28,6 +29,7 @@ def DistributedOptimizer(  # noqa: PLR0913, Horovod's
     backward_passes_per_step: int = 1,
     op: Any = hvd.Average,
     gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
     groups: Any = None,
     sparse_as_dense: bool = False,
     process_set: hvd.ProcessSet = hvd.global_process_set,
@@ -39,7 +41,7 @@ def DistributedOptimizer(  # noqa: PLR0913, Horovod's
 
     Args:
         op: ``Average`` or ``Sum``.
-        gradient_predivide_factor, groups: without meaning here; the mean is the same.
+        gradient_predivide_factor, num_groups, groups: without meaning here; the mean is the same.
         sparse_as_dense: gradients of embeddings travel dense.
         process_set: ranks outside of it train alone.
     Raises:
@@ -107,6 +109,15 @@ class _Averaging(Averaging):
 
     def ranks(self) -> Comm:
         return self._members.channel().group.ranks
+
+    def is_of(self, ranks: Comm) -> bool:
+        return self._members.exists() and super().is_of(ranks)
+
+    def compare_end(self) -> bool:
+        if not self._members.exists():
+            common.say("weights were not compared at the end: their process set was removed")
+            return False
+        return super().compare_end()
 
     def means(
         self, gradients: list[Any], like: list[Any], names: list[str], *, any_values: bool

@@ -27,7 +27,6 @@ class Schedule:
         staircase: bool = True,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
-        **more: Any,
     ):
         super().__init__()
         self._rate, self._multiplier = initial_lr, multiplier

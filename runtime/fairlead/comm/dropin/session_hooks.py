@@ -22,6 +22,7 @@ import tensorflow
 from fairlead import comm
 from fairlead.comm.core import Comm
 from fairlead.comm.dropin import cray, tensors, weights
+from fairlead.comm.dropin.rules import Operation
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.frameworks import common
 
@@ -94,7 +95,7 @@ class BcastTensors(_Hook):  # type: ignore[misc]
         self._variables = [v for v in every if v.dtype.base_dtype != tensorflow.string]
         self._names = [v.op.name for v in self._variables]
         self._reads = [v.read_value() for v in self._variables]
-        self._assign = broadcast_op(self._variables, self._root)
+        self._assign = broadcast_op(self._variables, tensors.from_root(self._root))
         left = [v.op.name for v in every if v.dtype.base_dtype == tensorflow.string]
         if left:
             say_on_rank_0(f"not broadcast, for they are text: {', '.join(left)}")
@@ -250,9 +251,9 @@ class AverageEvalMetrics(_Metrics):
         _print("evaluation", *self._mean())
 
 
-def broadcast_op(variables: Sequence[Any], root: int) -> Any:
-    """The operation of a graph that gives ``variables`` rank ``root``'s values."""
-    values = tensors.over(tensors.from_root(root), [v.read_value() for v in variables])
+def broadcast_op(variables: Sequence[Any], collective: tensors.Collective | Operation) -> Any:
+    """The operation of a graph that gives ``variables`` what ``collective`` makes of their values."""
+    values = tensors.over(collective, [v.read_value() for v in variables])
     assigned = [_v1.assign(v, value) for v, value in zip(variables, values, strict=True)]
     return tensorflow.group(*assigned, name="fairlead_broadcast")
 
@@ -275,6 +276,7 @@ def averaging(
     """
     if not hasattr(optimizer, _MARK):
         setattr(optimizer, _MARK, True)
+        optimizer._optimizer = optimizer  # Horovod's wrapper has the wrapped one there
         computed = optimizer.compute_gradients
 
         def compute_gradients(*args: Any, **named: Any) -> list[tuple[Any, Any]]:

@@ -27,18 +27,22 @@ _last: list[
 ] = []  # of the last tape: they may belong to a function, and are compared when MPI ends
 
 
-def of_tape(sources: Sequence[Any], broadcast: str) -> Watched | None:
-    """What watches the variables among ``sources``, which live outside of graphs; None without any."""
+def of_tape(sources: Sequence[Any], ranks: Callable[[], Comm], broadcast: str) -> Watched | None:
+    """What watches the variables among ``sources``, which live outside of graphs; None without any.
+
+    Args:
+        ranks: those that train them together.
+    """
     variables = [value_of(source) for source in sources]
     variables = [v for v in variables if isinstance(v, tf.Variable)]
     if not variables:
         return None
     _last[:] = variables
-    key = tuple(map(id, variables))
+    key = (id(ranks()), *map(id, variables))
     watched, refs = _known.get(key, (None, []))
     if watched is None or any(ref() is None for ref in refs):
         refs = [weakref.ref(v) for v in variables]
-        watched = Watched(comm.init, broadcast, functools.partial(_read, refs))
+        watched = Watched(ranks, broadcast, functools.partial(_read, refs))
         _known[key] = watched, refs
     return watched
 

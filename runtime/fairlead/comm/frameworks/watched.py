@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fairlead import comm
+from fairlead.base.errors import FairleadError
 from fairlead.comm.core import Array, Comm
 from fairlead.comm.frameworks import common
 
@@ -43,7 +45,7 @@ class Watched:
         self._steps += 1
         if self._steps == 1:
             common.end_together()
-            self._ranks().before_end(self.end)
+            comm.init().before_end(self.end)
         return self._steps == 2 and self._ranks().size > 1
 
     def compare(self, names: Sequence[str], arrays: Sequence[Array]) -> None:
@@ -79,6 +81,12 @@ class Watched:
         Raises:
             FairleadError: as :meth:`finish`.
         """
+        try:
+            self._ranks()
+        except FairleadError:
+            if self._steps != self._compared:
+                common.say("weights were not compared at the end: their process set was removed")
+            return
         if self.pending() and self._read is not None:
             self.finish(*self._read())
         elif self.pending() and self._ranks().rank == 0:
