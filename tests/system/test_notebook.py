@@ -651,7 +651,7 @@ def test_ipyparallels_clusters_are_the_ranks(state: Path) -> None:
         assert "KeyboardInterrupt" in interrupted.error
         refused = kernel.run("cluster.restart_engines_sync()").traceback
         assert "next:  type `%ranks restart`, or" in refused
-        of_rank = "%%ranks 1\nfrom fairlead import comm\ncomm.init().split(-1)"
+        of_rank = "%%ranks\nimport fairlead.comm as c\nc.init().split(-1)"
         assert "next:  " in kernel.run(of_rank).text
         with_block = kernel.run("with ipp.Cluster(n=2) as again: print(again[:].apply_sync(id, 1))")
         assert not with_block.error and "new engines" not in with_block.text
