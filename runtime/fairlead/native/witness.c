@@ -1,7 +1,7 @@
 /* The witness: preloaded into the ranks of a launch, it proves the result of their own MPI_Init.
  *
- * It interposes MPI_Init and MPI_Init_thread (C, and Fortran's names for them), calls the program's
- * MPI, and then checks once per rank: how many ranks there are, which MPI is mapped, its version
+ * It interposes MPI_Init and MPI_Init_thread (C, and Fortran's names for them), and C's PMPI_ ones, calls the
+ * program's MPI, and then checks once per rank: how many ranks there are, which MPI is mapped, its version
  * string, whether a message arrives intact. Rank 0 gathers the records and writes them; fairlead.proof
  * reads and judges them. A wrong world or library stops every rank before the program goes on.
  *
@@ -657,15 +657,16 @@ static void surroundings(Record *to)
  * program whose log it cannot open. Finds the first such file from descriptor `fd` on; -1 if there is none. */
 static int next_ucx_log(int fd, char *path, size_t room)
 {
-    char name[64];
-    const char *log = variable("UCX_LOG_FILE"), *end = log ? strchr(log, '%') : 0;
-    if (!end || !plan.run[0] || strncmp(log, plan.run, strlen(plan.run)))
+    char name[64], below[600];
+    const char *log = variable("UCX_LOG_FILE"), *end = log ? strchr(log, '%') : 0, *top = log ? strchr(log + 1, '/') : 0;
+    if (!end || !top || top > end || !plan.run[0] || strncmp(log, plan.run, strlen(plan.run)))
         return -1; /* the user's own */
+    snprintf(below, sizeof below, "%.*s", (int)(end - top), top); /* the image may have a symlink at /opt */
     for (; fd < 1024; fd++) {
         snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
         long n = readlink(name, path, room - 1);
         path[n > 0 ? n : 0] = 0;
-        if (!strncmp(path, log, end - log))
+        if (strstr(path, below))
             return fd;
     }
     return -1;
@@ -913,9 +914,13 @@ static int is_childs_own(int size)
 
 static void add_launched(Record *mine)
 {
-    const char *launched = variable("FAIRLEAD_RANK");
+    const char *launched = variable(names[0]), *numbered = 0;
     if (launched)
         add(mine, "launched", launched);
+    for (int i = 1; names[i] && !numbered; i++)
+        numbered = variable(names[i]);
+    if (numbered)
+        add(mine, "numbered", numbered);
 }
 
 /* What compilers make of a Fortran name, and mpi_f08's procedure. */
@@ -1553,25 +1558,33 @@ EXPORT int MPI_Comm_spawn_multiple(int count, char **commands, char ***argvs, co
 
 /* --- MPI_Init -------------------------------------------------------------------------------------- */
 
-EXPORT int MPI_Init(int *argc, char ***argv)
-{
-    void *caller = __builtin_return_address(0);
-    int (*real)(int *, char ***) = wanted("MPI_Init", caller);
-    begin();
-    int code = real(argc, argv);
-    end(code, caller);
-    return code;
-}
+/* A tool in the program, or one that is preloaded ahead of this library, has an MPI_Init of its own, and calls PMPI_Init. */
+#define INIT(name)                                                                                       \
+    EXPORT int name(int *argc, char ***argv)                                                             \
+    {                                                                                                    \
+        void *caller = __builtin_return_address(0);                                                      \
+        int (*real)(int *, char ***) = wanted(#name, caller);                                            \
+        begin();                                                                                         \
+        int code = real(argc, argv);                                                                     \
+        end(code, caller);                                                                               \
+        return code;                                                                                     \
+    }
 
-EXPORT int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
-{
-    void *caller = __builtin_return_address(0);
-    int (*real)(int *, char ***, int, int *) = wanted("MPI_Init_thread", caller);
-    begin();
-    int code = real(argc, argv, required, provided);
-    end(code, caller);
-    return code;
-}
+#define INIT_THREAD(name)                                                                                \
+    EXPORT int name(int *argc, char ***argv, int required, int *provided)                                \
+    {                                                                                                    \
+        void *caller = __builtin_return_address(0);                                                      \
+        int (*real)(int *, char ***, int, int *) = wanted(#name, caller);                                \
+        begin();                                                                                         \
+        int code = real(argc, argv, required, provided);                                                 \
+        end(code, caller);                                                                               \
+        return code;                                                                                     \
+    }
+
+INIT(MPI_Init)
+INIT(PMPI_Init)
+INIT_THREAD(MPI_Init_thread)
+INIT_THREAD(PMPI_Init_thread)
 
 /* Whether a function is MPI's: PolarSSL has an `mpi_init` too, for big numbers. */
 static int starts_mpi(const char *name, void *function)

@@ -447,6 +447,7 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         processors=value_of("processors"),
         online=len(numbers(value_of("online"))),
         launched=value_of("launched"),
+        numbered=value_of("numbered"),
     )
 
 

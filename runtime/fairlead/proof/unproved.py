@@ -94,7 +94,9 @@ class Unproved:
             programs = some(list(dict.fromkeys(b.program for b in self.bare)))
             return warning("unproved-bare", command=words, programs=programs)
         if self.sightings:
-            how = "it was not called, or called by its address (dlopen, ctypes, Julia)"
+            how = (
+                "it was not called, or called by its address (dlopen, ctypes, Julia, RTLD_DEEPBIND)"
+            )
             if any(s.how == "session" for s in self.sightings):
                 how = "MPI_Session_init has no world"
             elif any(s.unseen == "static" for s in self.sightings):
@@ -147,11 +149,15 @@ def _dynamic(plan: Plan) -> str:
 
 
 def _linked_by(plan: Plan, library: str) -> str:
-    """The file of the image, other than an MPI, that needs a library of its MPI by a link; empty without one."""
+    """The file of the image, other than an MPI, that needs a library of its MPI by a link; empty without one.
+
+    One that the command can load comes first.
+    """
     mpis = {mpi.path for mpi in plan.facts.mpis}
     needs = (*plan.facts.parts.items(), *plan.facts.leads.items())
-    users = (path for path, needed in needs if library in needed.values() and path not in mpis)
-    return next(users, "")
+    users = [path for path, needed in needs if library in needed.values() and path not in mpis]
+    loaded = {elf.path for elf in reach(plan.facts, plan.request).files}
+    return min(users, key=lambda path: path not in loaded, default="")
 
 
 def title_of(plan: Plan, path: str) -> str:
@@ -191,8 +197,8 @@ def _reason(plan: Plan, sighting: Sighting, blind: bool = False) -> tuple[str, s
     if sighting.unseen == "unloaded":
         return (
             f"LD_PRELOAD did not reach {sighting.program}: it was started with a cleaned environment (`env -i`, "
-            "`unset LD_PRELOAD`, sudo, a login shell), or has a C library of its own",
-            "start it with the environment that the rank has",
+            "`unset LD_PRELOAD`, sudo, a login shell) or an LD_PRELOAD of its own, or has a C library of its own",
+            "start it with the environment that the rank has, and add to a variable: LD_PRELOAD=$LD_PRELOAD:TOOL",
         )
     saw = RankProof(
         rank=0, size=0, host=sighting.host, mpi_path=sighting.wrong[0].path, mpi_inode=sighting.wrong[0].inode, mpi_count=1,

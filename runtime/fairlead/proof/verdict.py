@@ -18,6 +18,7 @@ from fairlead.launchers.pmi import pmi_named
 from fairlead.swap.model import CARRIED_MOUNT, MOUNT, Plan
 from fairlead.swap.remedies.registry import ordered
 
+_BELOW_TOP = MOUNT.index("/", 1)
 _VENDOR_WORDS = {
     "MPICH": "MPICH Version",
     "Intel MPI": "Intel(R) MPI Library",
@@ -48,6 +49,7 @@ class RankProof:
         processors: that it may use, as in ``0-3,8``; "" where that is unknown.
         online: processors of its node; 0 where that is unknown.
         launched: the launched rank that it is of, as its launcher numbers it; "" where that is unknown.
+        numbered: the same by its launcher's variables, which another launcher within the rank changes.
     """
 
     rank: int
@@ -69,6 +71,7 @@ class RankProof:
     processors: str = ""
     online: int = 0
     launched: str = ""
+    numbered: str = ""
 
     @property
     def node(self) -> tuple[str, str]:
@@ -105,11 +108,24 @@ class Proof:
     def holds(self) -> bool:
         return not any(f.severity is Severity.ERROR for f in self.findings)
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where the planned file may be mapped: it may be shown at several places."""
+        return (self.planned_file, *self.bound)
+
     def mapped_as_planned(self, rank: RankProof) -> bool:
         """Whether that rank mapped the planned file, by its inode too where the plan knows it."""
-        return rank.mpi_path in (self.planned_file, *self.bound) and (
-            not self.planned_inode or rank.mpi_inode == self.planned_inode
-        )
+        same = rank.mpi_inode == self.planned_inode
+        if rank.mpi_path in self.places:
+            return same or not self.planned_inode
+        # The kernel names a file without symlinks: an image may have one at /opt.
+        staged = self.planned_file.startswith(f"{MOUNT}/")
+        behind_link = staged and rank.mpi_path.endswith(self.planned_file[_BELOW_TOP:])
+        return same and bool(self.planned_inode) and behind_link
+
+    def elsewhere(self, rank: RankProof) -> bool:
+        """Whether that rank mapped a file at another place than the planned one."""
+        return rank.mpi_path not in self.places and not self.mapped_as_planned(rank)
 
 
 def judged(plan: Plan, asked: int, inode: int, ranks: Sequence[RankProof], seconds: float) -> Proof:
@@ -148,6 +164,11 @@ def world_of(ranks: Sequence[RankProof], asked: int) -> tuple[RankProof, ...]:
     whole = launched or whole
     last = {rank.rank: rank for rank in whole}  # a rank may run several programs, one after another
     return tuple(last.values()) if last.keys() >= set(range(asked)) else ()
+
+
+def renumbered(ranks: Iterable[RankProof]) -> bool:
+    """Whether another launcher has started what a launched rank is, perhaps as a job of one."""
+    return any(r.launched and r.numbered and r.launched != r.numbered for r in ranks)
 
 
 def nested(ranks: Iterable[RankProof]) -> bool:
@@ -238,7 +259,7 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
     alone = all(p.size == 1 for p in proof.ranks) and proof.asked > 1
     sizes = f"{len(proof.ranks)} processes reported a world of {', '.join(str(p.size) for p in proof.ranks[:8])}"
     mapped = _family_of(proof.ranks[0].version)
-    if nested(proof.ranks):
+    if nested(proof.ranks) or renumbered(proof.ranks):
         return [
             error("world-size-nested", launcher_path=plan.launcher.path, seen=sizes, proof=proof)
         ]
@@ -295,9 +316,8 @@ def _one_mpi(proof: Proof) -> list[Finding]:
 
 def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
     for p in proof.ranks:
-        places = (proof.planned_file, *plan.bound)  # one file, which may be shown at several places
-        program = p.app_mpi if p.app_mpi and p.app_mpi not in places else ""
-        if program or p.mpi_path not in places:
+        program = p.app_mpi if p.app_mpi and p.app_mpi not in proof.places else ""
+        if program or proof.elsewhere(p):
             why, remedy = why_kept(plan, p)
             where = f"{p.host}: {program or p.mpi_path}"
             what = f"rank {p.rank} runs on another MPI than planned: {p.version}"
@@ -315,8 +335,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
 
 def _closure(plan: Plan, proof: Proof) -> list[Finding]:
     # Another MPI brings its own libraries along: that is said once.
-    places = (proof.planned_file, *plan.bound)
-    odd = [rank for rank in proof.ranks if rank.others and rank.mpi_path in places]
+    odd = [rank for rank in proof.ranks if rank.others and not proof.elsewhere(rank)]
     return [_other_library(plan, proof, rank) for rank in odd[:1]]
 
 

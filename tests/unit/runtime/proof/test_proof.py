@@ -91,12 +91,31 @@ def test_judge_image_file_under_the_bound_host_mpi_is_as_planned() -> None:
     assert proof.holds and all(proof.mapped_as_planned(rank) for rank in proof.ranks)
 
 
+def test_judge_staged_mpi_behind_a_symlink_of_the_image_is_as_planned() -> None:
+    """Where an image has a link at /opt, /proc/PID/maps names what that leads to."""
+    plan = planned()
+    assert plan.planned_file == "/opt/fairlead/mpi/lib/libmpi.so.12"
+    linked = "/var/opt/fairlead/mpi/lib/libmpi.so.12"
+    proof = proved(plan, mpi_path=linked)
+    assert proof.holds and all(proof.mapped_as_planned(rank) for rank in proof.ranks)
+    assert "planned-file" in words(proved(plan, mpi_path=linked, mpi_inode=99))
+    assert "planned-file" in words(proved(plan, mpi_path="/opt/own/lib/libmpi.so.12"))
+
+
 def test_judge_alone_under_another_launcher_names_both() -> None:
     plan = planned(launcher=OPENMPI)
     found = words(proved(plan, size=1))
     assert "Open MPI 5.0.11" in found["world-size"] and "wire-up protocol" in found["world-size"]
     assert plan.host and plan.host.launcher
     assert f"MPI: --launcher {plan.host.launcher.path}" in found["world-size"]
+
+
+def test_judge_rank_that_another_launcher_has_started_is_not_called_cut_off() -> None:
+    """`mpiexec -n 1` within a rank makes each of them rank 0 of a job of one."""
+    found = words(proved(planned(), size=1, launched="1", numbered="0"))
+    assert "a launcher runs within each launched rank" in found["world-size"]
+    own = words(proved(planned(), size=1, launched="1", numbered="1"))
+    assert "every rank is alone" in own["world-size"]
 
 
 def test_judge_a_rank_that_is_missing_is_reported() -> None:

@@ -195,6 +195,25 @@ def test_library_of_the_image_that_a_file_is_linked_to_is_explained_by_the_link(
         assert found and found.check == "closure" and why in found.why, found
 
 
+def test_file_that_the_command_loads_explains_a_library_before_others() -> None:
+    """As ompi_info is linked to libopen-pal too, and runs only where it is named."""
+    pal = File("/usr/lib/libopen-pal.so.40", 77)
+    fortran = Elf("/usr/lib/libmpi_mpifh.so.40", "x64", soname="libmpi_mpifh.so.40")
+    app = Elf("/app/a", "x64", interpreter="/lib/ld.so", can_start=True)
+    needed = {"libopen-pal.so.40": pal.path}
+    facts = replace(
+        image(),
+        consumers=(app, fortran),
+        leads={"/app/a": {"libmpi_mpifh.so.40": fortran.path}},
+        parts={"/usr/bin/ompi_info": needed, fortran.path: needed},
+        programs={"/app/a": "", "/usr/bin/ompi_info": ""},
+    )
+    odd = sighting(mapped=closure.Mapped((File("/x/libmpi.so.12", PLANNED),), (), (pal,)))
+    for command, user in (("/app/a", "libmpi_mpifh.so.40"), ("/x", "ompi_info")):
+        finding = Unproved(planned(facts, command=(command,)), (odd,)).failed()
+        assert finding and f"{user} of the image is linked to it" in finding.why, finding
+
+
 def test_unproved_launch_names_start_up_scripts_where_the_first_program_is_dynamic() -> None:
     facts = replace(image(), programs={"/app/a": "", "/app/s": "static", "/app/id": ""})
     facts = replace(facts, set_ids={"/app/id": ""})
