@@ -86,6 +86,14 @@ def test_tracer_that_the_user_preloads_stays_and_is_proved(image: Path) -> None:
     assert done.stderr.count("traced") == 2
 
 
+def test_tracer_that_a_script_preloads_ahead_of_the_witness_is_proved(image: Path) -> None:
+    """Its MPI_Init is the program's, and calls PMPI_Init: so does that of a tool which is linked into a program."""
+    script = "LD_PRELOAD=/opt/app/tracer.so:$LD_PRELOAD /opt/app/allreduce"
+    done = fairlead("run", "-n", "2", "--json", image, "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"] and done.stderr.count("traced") == 2
+
+
 @pytest.mark.parametrize(
     "code",
     ["print('no MPI')", "import ctypes; m = ctypes.CDLL('libmpi.so.12'); m.MPI_Init(None, None); m.MPI_Finalize()"],
@@ -272,10 +280,24 @@ def test_launcher_within_each_rank_is_refused(inner: str) -> None:
     """Each inner launcher's world is proved by itself when nobody asks whose ranks they are."""
     program = shlex.join(["python3", "-c", f"{SIZE}; import time; time.sleep(20)"])
     nested = ("sh", "-c", f"exec /opt/mpich/bin/mpiexec -n {inner} {program}")
-    done = fairlead("run", "-n", "2", hosts.image(), "--", *nested)
+    done = fairlead("run", "-n", "2", "--force", hosts.image(), "--", *nested)
     assert done.returncode == 122, done.stdout + done.stderr
     assert "error[world-size]" in done.stderr and "a launcher runs within each" in done.stderr
     assert "proved on" not in done.stderr
+
+
+@pytest.mark.parametrize(("inner", "code"), [("-n 2", 121), ("-n 1", 122)])
+def test_launcher_in_a_script_is_reported_before_the_launch_and_named_as_the_cause(
+    tmp_path: Path, inner: str, code: int
+) -> None:
+    """A job of one is refused by the proof: its rank does not count as cut off from the launcher."""
+    script = tmp_path / "job.sh"
+    script.write_text(f'set -e\n/opt/mpich/bin/mpiexec {inner} python3 -c "{SIZE}"\n')
+    words = ("run", "-n", "2", "--bind", tmp_path, hosts.image(), "--", "sh", script)
+    done = fairlead(*words)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "[rendezvous]: mpiexec" in done.stderr and "the launcher's variables" not in done.stderr
+    assert ("a launcher runs within each" in done.stderr) == (code == 122)
 
 
 def test_launcher_as_the_command_is_refused_with_the_line_that_works() -> None:

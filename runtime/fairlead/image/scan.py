@@ -37,6 +37,7 @@ from fairlead.image.python_modules import python_modules
 T = TypeVar("T")
 _PYTHON = re.compile(r"python(3\.\d+)$")
 _DRIVERS = ("libcuda.so.1",)
+_GIVEN = (".sh", ".bash")  # scripts that are given to a shell, which need not be executable
 # Libraries that programs open, with names of their own: of Octave, MATLAB, Node.js and OCaml.
 _MODULES = (".oct", ".mex", ".mexa64", ".node", ".cmxs")
 
@@ -105,6 +106,7 @@ def scan_tree(
     own = own_libraries(root, objects, paths | parts, budget)
     consumers = [with_imports(root, elf, objects, own, budget) for elf in consumers]
     started = [elf.path for elf in consumers if elf.can_start]
+    started_alone = {path: line for path, line in scripts.items() if _can_start(root, path)}
     modules = {*leads, *(elf.path for elf in consumers)}
     return ImageFacts(
         arch=libc.machine if libc else "",
@@ -125,7 +127,7 @@ def scan_tree(
         libgfortran=libgfortran,
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
-        programs=objects.programs(scripts, links, paths),
+        programs=objects.programs(started_alone, links, paths),
         capable=tuple(path for path in started if _is_capable(root, path)),
         set_ids={path: objects.unfound(path) for path in started if _sets_ids(root, path)},
         commands=objects.commands(scripts),
@@ -146,7 +148,7 @@ def scan_tree(
         },
         lacking={path: names for path in started if (names := objects.lacking(path, paths))},
         preloaded=objects.preloaded(_preloads(root, budget)),
-        python_imports=python_modules(root, folders, scripts, modules, budget),
+        python_imports=python_modules(root, folders, started_alone, modules, budget),
     )
 
 
@@ -248,15 +250,21 @@ def _candidates(
                 if not stat.S_ISREG(status.st_mode) or status.st_size < 3:
                     continue
                 is_library = ".so" in name or name.endswith(_MODULES)
-                if not status.st_mode & 0o111 and not is_library:
+                is_started = status.st_mode & 0o111 or name.endswith(_GIVEN)
+                if not is_started and not is_library:
                     continue
                 path = folder / name
                 with open_regular(path) as stream:
                     magic = stream.read(4)
-                if magic == b"\x7fELF" or (magic[:2] == b"#!" and status.st_mode & 0o111):
+                if magic == b"\x7fELF" or (magic[:2] == b"#!" and is_started):
                     yield path, (status.st_dev, status.st_ino)
             except PermissionError:
                 continue
+
+
+def _can_start(root: Path, script: str) -> bool:
+    """Whether a script needs no shell that it is given to."""
+    return bool((root / script.lstrip("/")).lstat().st_mode & 0o111)
 
 
 def _is_capable(root: Path, path: str) -> bool:

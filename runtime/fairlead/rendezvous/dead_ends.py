@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from fairlead.base.errors import Finding, error, info
+from fairlead.base.errors import Finding, Severity, error, info, warning
 from fairlead.launchers.registry import LAUNCHERS
 from fairlead.rendezvous.choose import frameworks, launcher_called
 from fairlead.rendezvous.registry import FRAMEWORKS
@@ -22,7 +23,10 @@ _STARTERS = {
     "horovodrun": "Horovod",
 }
 
+# As Debian, and MPICH and Open MPI themselves, name them too.
+_NAMES = {"mpirun", "mpirun.mpich", "mpirun.openmpi", "orterun", "prterun"}
 # mpiexec(1), mpirun(1), srun(1), aprun(1), jsrun(1): -n is the ranks of a job for each.
+_ASKS = {"--version", "-version", "-V", "--help", "-help", "-h", "-info", "--info"}
 _COUNTS = ("-n", "-np", "--n", "--np", "--ntasks")
 
 
@@ -34,7 +38,7 @@ def refused(image: str, command: Sequence[str], ranks: int, nodes: int) -> Itera
     """
     called = launcher_called(command)
     shown = shlex.join(command)
-    if any(called in driver.programs for driver in LAUNCHERS) and (count := _count(command)) > 1:
+    if is_launcher(called) and (count := _count(command)) > 1:
         program = command[3:] if command[1] in _COUNTS and command[3:4] else ()
         words = shlex.join(program) if program and not program[0].startswith("-") else "PROGRAM"
         line = f"fairlead run -n {count} {image} -- {words}"
@@ -54,6 +58,43 @@ def refused(image: str, command: Sequence[str], ranks: int, nodes: int) -> Itera
         )
         line = f"fairlead run -N {nodes} --ranks-per-node 1 {image} -- {words}"
         yield error("rendezvous-per-node", called=called, ranks=ranks, nodes=nodes, line=line)
+
+
+def is_launcher(name: str) -> bool:
+    """Whether a program is an MPI's launcher, or a scheduler's."""
+    return name in _NAMES or any(name in driver.programs for driver in LAUNCHERS)
+
+
+def within(
+    image: str, texts: Iterable[Sequence[Sequence[str]]], ranks: int, nodes: int
+) -> Iterator[Finding]:
+    """What :func:`refused` says of commands in texts that each rank runs.
+
+    Of several commands it is not known which of them run: those are warnings.
+
+    Args:
+        texts: the commands of each.
+    """
+    for text in texts:
+        errors = {tuple(words): tuple(refused(image, words, ranks, nodes)) for words in text}
+        sure = all(errors.values())
+        for words, findings in errors.items():
+            yield from (f if sure else replace(f, severity=Severity.WARNING) for f in findings)
+            if not findings and ranks > 1 and _starts_ranks(words):
+                called, shown = launcher_called(words), shlex.join(words)
+                given = {"called": called, "command": shown, "image": image, "ranks": ranks}
+                yield warning("rendezvous-launcher-within", **given)
+
+
+def _starts_ranks(words: Sequence[str]) -> bool:
+    """Whether a command is an MPI's launcher with a program, however many ranks it starts."""
+    called = launcher_called(words)
+    return (
+        is_launcher(called)
+        and (called in _NAMES or called.startswith("mpiexec"))
+        and bool(words[1:])
+        and not _ASKS.intersection(words)
+    )
 
 
 def _count(command: Sequence[str]) -> int:

@@ -57,7 +57,7 @@ from fairlead.swap import checks
 from fairlead.swap.family import replaceable
 from fairlead.swap.model import Inputs, Plan, Request
 from fairlead.swap.plan import plan
-from fairlead.swap.reach import in_image, in_text, reach
+from fairlead.swap.reach import in_image, in_text, reach, texts_within
 
 
 def prepare(
@@ -112,6 +112,7 @@ def prepare(
         *_findings(planned, situation, comm),
         *_of_unpacking(planned, situation, nodes),
         *dead_ends.refused(image_name, request.command, request.ranks, nodes),
+        *dead_ends.within(image_name, texts_within(image.facts, request), request.ranks, nodes),
         *_still_signed(verified, image, image_name),
     )
     return Prepared(image, planned, findings, reason, comm, verified)

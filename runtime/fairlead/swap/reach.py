@@ -323,6 +323,29 @@ def _within(
         yield from _within(facts, words, request, deepest - 1, alone and len(inner) == 1)
 
 
+def texts_within(facts: ImageFacts, request: Request) -> Iterator[tuple[tuple[str, ...], ...]]:
+    """The commands in each text that a command leads to, as far as it can be read, without those that start no other; what
+    a wrapper starts is a text of one command.
+    """
+    request = _from_workdir(facts, request)
+    return _texts_within(facts, request.command, request, _DEEPEST)
+
+
+def _texts_within(
+    facts: ImageFacts, command: Sequence[str], request: Request, deepest: int
+) -> Iterator[tuple[tuple[str, ...], ...]]:
+    if not command or not deepest:
+        return
+    programs = _programs(facts, command[0], request)
+    text, is_shell = _text(facts, _without_login(command) or command, request, programs)
+    starts = not is_shell and any(program.kind is Kind.STARTS for program in programs)
+    inner = text or (tuple(_started(command)) if starts else ())
+    if inner := tuple(words for words in inner if not _is_tool(words)):
+        yield inner
+    for words in inner:
+        yield from _texts_within(facts, words, request, deepest - 1)
+
+
 def _first_in(facts: ImageFacts, path: str, name: str) -> str:
     """The first program of a name in the folders of ``path``; empty without one."""
     places = (posixpath.normpath(f"{folder}/{name}") for folder in path.split(":") if folder)

@@ -312,3 +312,15 @@ def test_scan_damaged_nccl_and_plugin_are_left_out(tmp_path: Path) -> None:
         (root / "usr/lib" / name).write_bytes(data)
     facts = scan_tree(root)
     assert (facts.nccl, facts.net_plugins, facts.nccl_conf) == ((), (), {})
+
+
+def test_scan_reads_a_script_that_is_given_to_a_shell(tmp_path: Path) -> None:
+    app = tmp_path / "opt/app"
+    app.mkdir(parents=True)
+    for name, mode in (("run.sh", 0o644), ("start.sh", 0o755), ("notes", 0o644)):
+        (app / name).write_text("#!/bin/sh\nmpirun -n 2 /opt/app/solver\n")
+        (app / name).chmod(mode)
+    facts = scan_tree(tmp_path)
+    line = ("mpirun", "-n", "2", "/opt/app/solver")
+    assert facts.commands == {"/opt/app/run.sh": (line,), "/opt/app/start.sh": (line,)}
+    assert set(facts.programs) == {"/opt/app/start.sh"}  # the other cannot be started by itself

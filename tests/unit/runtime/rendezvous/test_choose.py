@@ -77,6 +77,7 @@ def refused(command: str, ranks: int, nodes: int) -> str:
         ("/usr/bin/mpirun -np 4 python3 a.py", 1, 1, "fairlead run -n 4 image -- python3 a.py; by the image's launcher: --launcher image"),
         ("mpiexec.hydra -ppn 2 -n4 a.out", 2, 1, "fairlead run -n 4 image -- PROGRAM; by the image's launcher: --launcher image"),
         ("srun --ntasks=4 a.out", 2, 1, "fairlead run -n 4 image -- PROGRAM; by the image's launcher: --launcher image"),
+        ("mpirun.openmpi -n 4 a.out", 2, 1, "fairlead run -n 4 image -- a.out; by the image's launcher: --launcher image"),
         ("mpiexec -n 1 a.out", 2, 1, ""),  # alone it may be: the proof decides
         ("mpiexec --version", 2, 1, ""),
         ("mpiexec", 2, 1, ""),
@@ -88,6 +89,31 @@ def test_launcher_of_a_framework_is_refused_where_it_would_start_its_own_world(
     command: str, ranks: int, nodes: int, line: str
 ) -> None:
     assert refused(command, ranks, nodes) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks", "severities"),
+    [
+        ("mpirun -n 4 solver in.txt", 1, ["error"]),
+        ("mpirun -n 4 solver; srun -n 2 check", 2, ["error", "error"]),
+        ("prepare; mpirun -n 4 solver", 2, ["warning"]),  # a condition may choose
+        ("torchrun --nproc-per-node 4 train.py", 2, ["error"]),
+        ("accelerate launch train.py", 2, ["error"]),
+        ("mpirun solver", 2, ["warning"]),
+        ("mpirun solver", 1, []),
+        ("mpiexec -n 1 solver", 2, ["warning"]),
+        ("mpirun --version", 2, []),
+        ("flux resource list", 2, []),
+        ("solver", 2, []),
+    ],
+)
+def test_launcher_in_a_script_is_reported_and_refused_where_it_is_all_that_runs(
+    text: str, ranks: int, severities: list[str]
+) -> None:
+    texts = [[shlex.split(line) for line in text.split(";")]]
+    found = list(dead_ends.within("image", texts, ranks, 1))
+    assert [f.severity for f in found] == severities
+    assert all(f.what and f.where and f.why and "fairlead run" in f.remedy for f in found)
 
 
 def test_declarations_are_whole() -> None:

@@ -37,7 +37,7 @@ from fairlead.swap import checks
 from fairlead.swap.family import image_family, own_library
 from fairlead.swap.model import Bind, Inputs, Plan, Request
 from fairlead.swap.plan import plan
-from fairlead.swap.reach import Kind, interpreted, reach
+from fairlead.swap.reach import Kind, interpreted, reach, texts_within
 
 MODULE = "/usr/lib/python3/dist-packages/mpi4py/MPI.cpython-311.so"
 FAST = "/venv/lib/python3.11/site-packages/fast.so"
@@ -157,6 +157,25 @@ def test_text_that_can_start_more_than_it_names_reaches_everything(
     for command in (("sh", "-c", text), ("sh", "job.sh"), ("sh", "-c", text, "c")):
         found = reach(facts, Request(command=command, texts={"job.sh": text}))
         assert found.files == facts.consumers and not found.exact, command
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (("sh", "-c", "mkdir -p out && mpirun -n 4 c"), [(("mpirun", "-n", "4", "c"),)]),
+        (("sh", "-c", "python3 p.py; mpirun c"), [(("python3", "p.py"), ("mpirun", "c"))]),
+        (("sh", "job.sh"), [(("mpirun", "-n", "2", "c"),)]),
+        (("sh", "-c", "sh job.sh"), [(("sh", "job.sh"),), (("mpirun", "-n", "2", "c"),)]),
+        (("sh", "-c", "$LAUNCHER c"), []),
+        (("c",), []),
+        ((), []),
+    ],
+)
+def test_texts_that_a_command_leads_to_are_read_one_by_one(
+    facts: ImageFacts, command: tuple[str, ...], expected: list[object]
+) -> None:
+    request = Request(command=command, texts={"job.sh": "#!/bin/sh\nmpirun -n 2 c\n"})
+    assert list(texts_within(facts, request)) == expected
 
 
 def test_program_with_mpi_that_has_a_tools_name_is_no_tool(tmp_path: Path) -> None:
