@@ -46,6 +46,7 @@ _NCCL = re.compile(
     rb"ncclGetVersion\0|ncclCommInitRank\0|ncclProfiler_v\d+\0|nccl(?:Net|CollNet|Tuner|Gin)Plugin_v\d+\0"
 )
 _STARTED = {"MPI_Init", "PMPI_Init", *FORTRAN_STARTS}
+_WITNESS = "fairlead-witness.so"  # it defines PMPI_Init, as an MPI does; native/witness.flags
 # What defines MPI_Init, or Fortran's name for it.
 _INIT, _PMPI_INIT = re.compile(rb"MPI_Init\0"), re.compile(rb"PMPI_Init\0")
 _FORTRAN_INIT, _FORTRAN_RANK = (
@@ -328,7 +329,9 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         mpi_exports=tuple(sorted(exports)),
         interpreter=interpreter,
         build_id=_build_id(elf),
-        holds="" if _STARTED & imports else _held(elf, can_start, alone=not imports),
+        holds=""
+        if _STARTED & imports or _WITNESS in tags["DT_SONAME"]
+        else _held(elf, can_start, alone=not imports),
         can_start=can_start,
         opens=opens,
         starts=starts,

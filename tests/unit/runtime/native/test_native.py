@@ -154,7 +154,7 @@ def test_rank_without_fairlead_run_takes_the_installed_core(installed: Path) -> 
 
 
 def test_witness_in_an_image_is_not_taken_for_a_program_with_an_mpi(tmp_path: Path) -> None:
-    """An image that holds our wheel holds the witness, which defines MPI_Init."""
+    """An image that holds our wheel holds the witness, which defines MPI_Init and PMPI_Init."""
     folder = tmp_path / "site-packages/fairlead/native/lib"
     folder.mkdir(parents=True)
     shutil.copy(native.ensure(native.WITNESS, tmp_path / "cache"), folder / "witness.so")
