@@ -29,6 +29,7 @@ from fairlead.comm.auto.shared import before
 
 _DIGITS = 8  # of a time, at least
 _MADE_S = 30.0  # a folder that rank 0 has not come to until then is this rank's own
+_EVENTS = "events.out.tfevents."  # the rest of a name has the time and the process's number
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/proc", "/sys")
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _SETS = (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks)
@@ -115,6 +116,7 @@ class Files:
         for place, aside in self._aside.items():
             known = self._of_rank_0
             others = os.path.exists(place) if known is None else place in known
+            others |= known is not None and _is_events_of(known, place)
             if not others and os.path.exists(aside):
                 with suppress(OSError):
                     os.makedirs(os.path.dirname(place), exist_ok=True)
@@ -316,6 +318,15 @@ def _of_now(place: str) -> str:
     if len(digits) < _DIGITS or not any(each in digits for each in (*days, str(int(now))[:6])):
         return ""
     return os.path.join(os.path.dirname(place), "".join("#" if c.isdigit() else c for c in name))
+
+
+def _is_events_of(known: Iterable[str], place: str) -> bool:
+    """Whether it is a file of TensorBoard next to one of ``known``: it would draw both as one curve."""
+    folder, name = os.path.split(place)
+    return name.startswith(_EVENTS) and any(
+        os.path.dirname(each) == folder and os.path.basename(each).startswith(_EVENTS)
+        for each in known
+    )
 
 
 def _below(path: str, folders: Iterable[str]) -> bool:

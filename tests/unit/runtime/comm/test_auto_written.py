@@ -73,6 +73,20 @@ def test_rank_other_than_0_writes_and_reads_files_of_its_own(work: Path, as_rank
     assert Path("log.txt").read_text() == "earlier\n" and Path("new.bin").read_bytes() == b"1234"
 
 
+@pytest.mark.parametrize("of_rank_0", [True, False])
+def test_events_next_to_those_of_rank_0_are_left_out(
+    of_rank_0: bool, work: Path, as_rank: As
+) -> None:
+    rank = as_rank(1)
+    for name in ("events.out.tfevents.17.host.12.0", "of.12"):
+        Path(name).write_text("mine")
+    theirs = {str(work / "events.out.tfevents.17.host.11.0"), str(work / "of.11")}
+    rank._of_rank_0 = theirs if of_rank_0 else set()
+    rank.end()
+    assert os.path.exists("events.out.tfevents.17.host.12.0") == (not of_rank_0)
+    assert Path("of.12").read_text() == "mine"
+
+
 def test_failing_rank_leaves_what_is_its_own(work: Path, as_rank: As) -> None:
     rank = as_rank(1)
     for name in ("own.txt", "log.txt"):
