@@ -18,6 +18,7 @@ from fairlead.base.errors import fail
 
 _ROWS, _VALUES = 64, 64  # of an array that are looked at; values of a row
 _WORDS = 256  # elements of a list that are looked at
+_SEEDS = ("_seed", "_seed2")  # of a stage of a tf.data.Dataset
 _DEEP = 4  # datasets within datasets
 _ARRAYS = ("h5py", "jax", "jaxlib", "numpy", "tensorflow", "torch")
 
@@ -151,7 +152,7 @@ def _word(value: Any) -> Any:
 
 
 def of_pipeline(dataset: Any) -> list[Part]:
-    """The arrays at the beginning of a ``tf.data.Dataset``."""
+    """The arrays at the beginning of a ``tf.data.Dataset``, and the seeds by which it shuffles and draws."""
     parts: list[Part] = []
     try:
         ahead = [dataset]
@@ -161,6 +162,8 @@ def of_pipeline(dataset: Any) -> list[Part]:
             stage = ahead.pop()
             for i, tensor in enumerate(getattr(stage, "_tensors", ())):
                 parts += of_value(tensor, f"array {i} of {type(stage).__name__} {number}")
+            if seeds := [int(getattr(stage, each)) for each in _SEEDS if hasattr(stage, each)]:
+                parts.append(Part(f"the seed of {type(stage).__name__} {number}", str(seeds)))
             ahead += stage._inputs()
     except Exception:  # of another release
         return []

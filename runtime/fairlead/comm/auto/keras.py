@@ -23,8 +23,11 @@ _WRITERS = (
     "CSVLogger",
     "ModelCheckpoint",
     "RemoteMonitor",
-    "SwapEMAWeights",
     "TensorBoard",
+)
+_SCHEDULE = (
+    "the learning rate follows a schedule by steps, of which an epoch has an N-th on N ranks: one that counts on those of one"
+    " process does not come to its end. Divide its number of steps by the ranks (docs/tutorials/training.md)"
 )
 _BATCH = 32  # of a `fit` that is not given one
 _averaged = threading.local()
@@ -142,11 +145,12 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
     call = inspect.signature(original).bind(model, *args, **kwargs)
     call.apply_defaults()
     given = call.arguments
+    _require_stateless(keras, model)
     _share(keras, given)
     callbacks = [] if given["callbacks"] is None else given["callbacks"]
     if not isinstance(callbacks, Sequence):
         callbacks = [callbacks]
-    if any(type(c).__name__ == "BackupAndRestore" for c in callbacks):
+    if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in callbacks):
         raise fail("auto-data-backup-and-restore")
     kept = [c for c in callbacks if comm.rank() == 0 or type(c).__name__ not in _WRITERS]
     given["callbacks"] = [Broadcast(), AverageMetrics(), *kept]
@@ -154,6 +158,7 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
         given["verbose"] = 0
     else:
         _say(given)
+        _say_of_schedule(keras, model)
         _say_of_sums(keras, model)  # TensorFlow's eager steps show no sums
     done.update(("gradients", "data"))
     rows = given["batch_size"] or getattr(given["x"], "batch_size", None) or _BATCH
@@ -162,6 +167,13 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
     if any(type(c).__name__ in _WRITERS for c in callbacks):
         shared.meet()
     return history
+
+
+def _require_stateless(keras: Any, model: Any) -> None:
+    """Refuses a state that goes from one batch to the next one, whose samples are another rank's."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise fail("auto-data-stateful", layer=layer.name)
 
 
 def _say(given: dict[str, Any]) -> None:
@@ -175,6 +187,12 @@ def _say(given: dict[str, Any]) -> None:
         f"fairlead.comm.auto: {comm.size()} ranks train together: {batch}; the learning rate is not"
         " scaled\n"
     )
+
+
+def _say_of_schedule(keras: Any, model: Any) -> None:
+    rate = getattr(getattr(model, "optimizer", None), "_learning_rate", None)
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        shared.say_once(_SCHEDULE)
 
 
 def _say_of_sums(keras: Any, model: Any) -> None:
@@ -202,22 +220,22 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
         given["x"] = _part_of(keras, x, rank, size)
     elif hasattr(x, "cardinality") and hasattr(x, "shard"):  # tf.data.Dataset
         known = int(x.cardinality())
-        steps = given["steps_per_epoch"]
-        if known < 0 and steps is None:
+        if known < 0 and given["steps_per_epoch"] is None:
             raise fail("auto-data-dataset-unknown-length")
         if 0 <= known < size:
             raise fail("auto-data-dataset-too-short", known=known, size=size)
         _say_of_rest(max(known, 0), "batches")
         part = x.shard(size, rank)
         given["x"] = part.take(known // size) if known >= 0 else part
-        if steps is not None:  # an epoch stays once through the data
-            given["steps_per_epoch"] = max(steps // size, 1)
     elif kind == "DataLoader":
         _require_part(x, given["validation_data"])
     elif x is None or hasattr(x, "__next__") or inspect.isgeneratorfunction(x):
         raise fail("auto-data-unknown-kind", kind=kind)  # fmt: skip
     else:
         _share_arrays(keras, given, rank, size)
+    if steps := given["steps_per_epoch"]:  # an epoch has as many samples as in one process
+        _say_of_rest(steps, "steps")
+        given["steps_per_epoch"] = max(steps // size, 1)
 
 
 def _require_part(loader: Any, held_out: Any) -> None:
@@ -277,6 +295,9 @@ def _part_of(keras: Any, whole: Any, rank: int, size: int) -> Any:
 
         def __getitem__(self, index: int) -> Any:
             return whole[index * size + rank]
+
+        def on_epoch_begin(self) -> None:
+            whole.on_epoch_begin()
 
         def on_epoch_end(self) -> None:
             whole.on_epoch_end()

@@ -172,6 +172,15 @@ def test_arrays_at_the_beginning_of_a_pipeline_are_compared() -> None:
     assert held.of_pipeline(object()) == []
 
 
+def test_seeds_by_which_a_pipeline_shuffles_are_compared() -> None:
+    def pipeline(seed: int) -> Any:
+        shuffled = SimpleNamespace(_seed=np.int64(7), _seed2=np.int64(seed), _inputs=list)
+        return SimpleNamespace(_inputs=lambda: [shuffled])
+
+    (one,), (two,), (same,) = (held.of_pipeline(pipeline(seed)) for seed in (1, 2, 1))
+    assert one == same and one.name == two.name and one.words != two.words
+
+
 def test_method_is_replaced_where_it_is_defined() -> None:
     """Keras compares a model's compile with that of the class which defines it, to see whether it is the user's."""
 
