@@ -26,7 +26,8 @@ def test_keras_script_with_every_kind_of_data_is_shared_out_or_refused(tmp_path:
     assert done.returncode == 0, done.stdout + done.stderr
     # printed by one rank, as a serial script does
     assert done.stdout.count("the script has come to its end with a word") == 1
-    assert done.stderr.count("2 ranks train together: batches of 8 a rank, 16 in all") == 1
+    assert done.stderr.count("2 ranks train together: batches of 8 a rank, 16 in all") == 2
+    assert done.stderr.count("the learning rate follows a schedule by steps") == 1
     one, two = (json.loads(path.read_text()) for path in sorted(tmp_path.glob("seen.*")))
     for kind in ("arrays", "datasets"):
         assert one[kind] == two[kind], kind  # weights, and the metrics that both report
@@ -36,11 +37,18 @@ def test_keras_script_with_every_kind_of_data_is_shared_out_or_refused(tmp_path:
     # 26 batches: 13 a rank; 20 steps an epoch become 10
     assert one["datasets"][2:] == [2 * 13, 2 * 10]
     assert one["batches"][0] == two["batches"][0]
+    assert one["steps"] == [2 * 5, 2 * 2]  # 10 and 4 of an epoch in one process
+    # Keras looks at a batch first, and ends that as an epoch
+    assert one["batches"][2] == two["batches"][2] == ["end", *["begin", "end"] * 2]
+    # as in one process: weights that the callback swaps in are those that every rank evaluates
+    assert one["averaged"] == two["averaged"] and one["averaged"][0] == one["averaged"][1]
     read = [set(seen["batches"][1]) for seen in (one, two)]
     assert not read[0] & read[1] and read[0] | read[1] <= set(range(9)) and len(read[0]) == 4
     for seen in (one, two):
         assert "generator" in seen["generator"] or "cannot be split" in seen["generator"]
         assert "a dataset of unknown length cannot be split" in seen["unknown"]
+        assert "keeps its state from one to the next" in seen["stateful"]
+        assert "the seed of _ShuffleDataset" in seen["shuffled apart"]
     # written once, by rank 0, and whole
     assert sorted(path.name for path in tmp_path.glob("*.keras")) == [
         "kept-1.keras", "kept-2.keras", "kept-3.keras", "last.keras",
@@ -110,6 +118,7 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
     assert after.returncode == 1, after.stdout + after.stderr
     assert "the ranks hold different state when the script ended" in after.stderr
     assert "running_mean of BatchNorm1d" in after.stderr
+    assert "differs between the ranks" not in done.stderr + after.stderr  # by no step
 
 
 @pytest.mark.full
@@ -377,7 +386,7 @@ def test_what_a_train_step_does_with_gradients_it_does_with_those_of_the_whole_b
 
 @pytest.mark.full
 @pytest.mark.parametrize(("image", "backend"), [("tensorflow", "tensorflow"), ("pytorch", "torch")])
-@pytest.mark.parametrize("way", ["sum", "loss", "part", "mean"])
+@pytest.mark.parametrize("way", ["sum", "half", "loss", "part", "mean"])
 def test_sum_over_the_batch_in_a_train_step_is_reported(
     way: str, image: str, backend: str, tmp_path: Path
 ) -> None:
@@ -388,6 +397,20 @@ def test_sum_over_the_batch_in_a_train_step_is_reported(
     done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.count("the loss is a sum over the batch") == (way != "mean"), done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "way", ["half", "negated", "scaled", "accumulated", "product", "axis", "means"]
+)
+def test_sum_over_the_batch_in_a_torch_script_is_reported(way: str, tmp_path: Path) -> None:
+    hosts.image("pytorch")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_torch_sums.py", script)
+    words = ("-n", "2", "--image", "pytorch", "--", way)
+    done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("the loss is a sum over the batch") == (way != "means"), done.stderr
 
 
 @pytest.mark.full

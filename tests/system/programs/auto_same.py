@@ -199,6 +199,38 @@ def twice():
     return weights(model)
 
 
+def graphs():
+    """Passes that keep their graph, each of which makes new gradients of the sum so far."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for _ in range(3):
+        for a, b in loader():
+            optimizer.zero_grad()
+            for _ in range(3):
+                functional.mse_loss(model(a), b).backward(create_graph=True)
+            optimizer.step()
+            for p in model.parameters():
+                p.grad = None
+    return weights(model)
+
+
+def chosen():
+    """One pass, through what a batch's samples choose."""
+    experts = [net() for _ in range(4)]
+    optimizers = [torch.optim.SGD(expert.parameters(), 0.05) for expert in experts]
+    few = TensorDataset(torch.arange(4), *rows[:4])
+    for _ in range(12):
+        for numbers, a, b in DataLoader(few, 4 // processes, shuffle=True):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            made = torch.cat([experts[number](a[i : i + 1]) for i, number in enumerate(numbers)])
+            functional.mse_loss(made, b).backward()
+            for expert, optimizer in zip(experts, optimizers, strict=True):
+                clamped(expert) if expert[0].weight.grad is not None else None
+                optimizer.step()
+    return weights(*experts)
+
+
 drawn = []  # between two backward passes of a step: each rank its own
 seen = {
     "clamped": trained(clamped),
@@ -213,6 +245,8 @@ seen = {
     "twice": twice(),
     "copied": copied(),
     "compiled": compiled(),
+    "chosen": chosen(),
+    "graphs": graphs(),
 }
 hooked = net()
 hooked[0].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))

@@ -61,6 +61,11 @@ def fitted_rows() -> int:
     return _fits[-1][1]
 
 
+def makes_mean(factor: float, rows: int, divides: bool = False) -> bool:
+    """Whether a sum over ``rows`` samples that is multiplied by ``factor``, or divided, is at most their mean."""
+    return abs(factor) >= rows if divides else abs(factor) * rows <= 1
+
+
 def before(owner: Any, name: str, change: Callable[..., Any]) -> None:
     """``owner.name`` becomes ``change(original, self, *args, **kwargs)``."""
     original = getattr(owner, name)

@@ -16,6 +16,7 @@ from fairlead.comm.auto.shared import (
     fitted,
     fitted_rows,
     in_fit,
+    makes_mean,
     own_loop,
     say_once,
 )
@@ -50,7 +51,13 @@ def patch(tf: Any) -> None:
     for owner in (tf, tf.compat.v1):
         before(owner, "gradients", gradients)
     before(tf.compat.v1.train.Optimizer, "apply_gradients", _apply)
+    before(tf.summary, "create_file_writer", functools.partial(_writer, tf))
     drawing.append(functools.partial(_draw, tf))
+
+
+def _writer(tf: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Event files have the process's number in their names: TensorBoard would draw those of all ranks as one curve."""
+    return tf.summary.create_noop_writer() if comm.rank() else original(*args, **kwargs)
 
 
 def _draw(tf: Any, own: bool) -> None:
@@ -76,7 +83,9 @@ def _adds_up(tf: Any, loss: Any, rows: int) -> bool:
         op = getattr(tensor, "op", None) if tf.is_symbolic_tensor(tensor) else None
         if op is None:
             continue
-        if op.type in ("Add", "AddV2", "AddN", "Sub", "Identity", "Cast"):
+        if op.type in ("Add", "AddV2", "AddN", "Sub", "Neg", "Identity", "Cast") or (
+            op.type in ("Mul", "RealDiv") and not _makes_mean(tf, op, rows)
+        ):
             ahead += op.inputs
         elif op.type == "Sum":
             shape, axes = op.inputs[0].shape, tf.get_static_value(op.inputs[1])
@@ -88,6 +97,16 @@ def _adds_up(tf: Any, loss: Any, rows: int) -> bool:
             if 0 in over and shape[0] in (None, rows):
                 return True
     return False
+
+
+def _makes_mean(tf: Any, op: Any, rows: int) -> bool:
+    """Whether a product or quotient may be a mean: what a tensor divides, by a count for example, is taken for one."""
+    divides: bool = op.type == "RealDiv"
+    for factor in list(op.inputs)[divides:]:
+        number = tf.get_static_value(factor)
+        if number is not None and number.size == 1:
+            return makes_mean(float(number), rows, divides)
+    return divides
 
 
 def _means(tf: Any, result: Any, sources: Any) -> Any:

@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.auto import files, held, shared
@@ -29,12 +31,18 @@ from fairlead.comm.auto.shared import (
     say_once,
     warned,
 )
+from fairlead.comm.frameworks import common
 
 _STEPS_WITHOUT = 10  # in a row; a batch may be kept for many
 _COMPARED = (1, 2, 4, 16, 256, 65536)  # steps before which weights are compared over ranks
 _FEW = 64  # values of a parameter, or nodes of a graph, that are looked at
 _ALIKE = 1 << 40  # seeds of numbers that all ranks draw are above it
 _SUM = 2  # of torch's losses: reduction="sum"
+_SUMMING = ("SumBackward", "DotBackward", "MeanBackward")
+# Nodes of a graph through which a sum stays one.
+_LINEAR = tuple(
+    f"{kind}Backward" for kind in ("Add", "Sub", "Neg", "Mul", "Div", "Squeeze", "View", "ToCopy")
+)
 _DOCS = "docs/tutorials/training.md"
 _PASS = "_fairlead_pass"  # of what iterates over a DataLoader
 
@@ -70,8 +78,10 @@ def patch(torch: Any) -> None:
         before(torch.Tensor, name, functools.partial(_hook, batches))
     if torch.distributed.is_available():
         before(torch.distributed, "init_process_group", _join)
-    before(torch, "save", _save)
-    before(torch, "load", files.load)
+    for saving, loading in ((torch, torch), (torch.jit.RecursiveScriptModule, torch.jit)):
+        before(saving, "save", _save)
+        before(loading, "load", files.load)
+    AfterImport({"torch.export": lambda export: before(export, "save", _save)}).install()
     shared.at_end.append(modules.compare)
     shared.drawing.append(batches.draw)
 
@@ -241,17 +251,58 @@ def _hook(
 
 
 def _adds_up(loss: Any, rows: int) -> bool:
-    """Whether a loss, or a part of it, is a sum over the ``rows`` of a batch, which a mean over ranks makes smaller."""
+    """Whether a loss, or a part of it, is a sum over the ``rows`` of a batch, which a mean over ranks makes smaller.
+
+    Also one that is negated or scaled, but not to a mean.
+    """
     ahead: list[Any] = [getattr(loss, "grad_fn", None)]
     for node in itertools.islice(ahead, _FEW):
         kind = type(node).__name__
-        if kind.startswith(("AddBackward", "SubBackward")):
+        if kind.startswith(_LINEAR) and not _makes_mean(node, kind, rows):
             ahead += [before_it for before_it, _ in node.next_functions]
         if getattr(node, "_saved_reduction", 0) == _SUM:
             return True
-        if kind == "SumBackward0" and node._saved_self_sym_sizes[:1] == (rows,):
-            return True
+        if kind.startswith(_SUMMING):
+            if _is_over(node, rows):
+                if kind.startswith("MeanBackward"):
+                    continue
+                return True
+            ahead += [before_it for before_it, _ in node.next_functions]
     return False
+
+
+def _makes_mean(node: Any, kind: str, rows: int) -> bool:
+    """Whether a product or quotient may be a mean: what a tensor divides, by a count for example, is taken for one."""
+    divides = kind.startswith("DivBackward")
+    if not divides and not kind.startswith("MulBackward"):
+        return False
+    factors = [getattr(node, name) for name in ("_saved_self", "_saved_other")[divides:]]
+    numbers = [float(each) for each in factors if _is_number(each)]
+    if numbers:
+        return shared.makes_mean(numbers[0], rows, divides)
+    # One value, such as a scaler's factor; reading it from a GPU would wait for all that runs there.
+    scales = [each for each in factors if each is not None and each.numel() == 1]
+    return divides or all(bool(each.is_cpu) and abs(float(each)) < 1 for each in scales)
+
+
+def _is_number(factor: Any) -> bool:
+    """Whether it is Python's: unlike a tensor it does not widen the type of what it is combined with."""
+    import torch
+
+    if factor is None or factor.dim() or factor.is_complex():
+        return False
+    narrow = torch.float16 if factor.is_floating_point() else torch.int8
+    return bool(torch.result_type(torch.zeros((), dtype=narrow), factor) == narrow != factor.dtype)
+
+
+def _is_over(node: Any, rows: int) -> bool:
+    """Whether a sum runs over the rows of a batch."""
+    size = getattr(node, "_saved_self_sym_sizes", None)
+    if size is None:  # of a product of two vectors
+        size = getattr(node, "_saved_self").shape  # noqa: B009
+    over = getattr(node, "_saved_dim", None)  # -1 is kept as 2 ** 64 - 1
+    places = {(axis + len(size)) % 2**64 % len(size) for axis in over} if over and size else {0}
+    return bool(0 in places and tuple(size[:1]) == (rows,))
 
 
 def _rows(batch: Any) -> int:
@@ -481,10 +532,19 @@ class _Batches:
         self._taken, self._whole, self._gave = {True: set(), False: set()}, set(), set()
 
 
-def _gradients(optimizer: Any) -> list[Any]:
+def _gradients(optimizer: Any) -> list[tuple[Any, int]]:
     """Which gradients its parameters have; others after a backward pass that has added to them."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-    return [None if each is None else (id(each), each._version) for each in gradients]
+    return [(each, 0 if each is None else each._version) for each in gradients]
+
+
+def _are_new(optimizer: Any, earlier: list[tuple[Any, int]]) -> bool:
+    """Whether it has other gradients than ``earlier``, which are kept: a new one has the place of what is gone."""
+    now = _gradients(optimizer)
+    return len(now) != len(earlier) or any(
+        tensor is not before_it or version != of_then
+        for (tensor, version), (before_it, of_then) in zip(now, earlier, strict=True)
+    )
 
 
 def _average_in_fit() -> None:
@@ -556,6 +616,7 @@ class _Optimizers:
             self._rates[optimizer] = self._batches.epochs
             shared.require_equal_rates([float(group["lr"]) for group in optimizer.param_groups])
         self._modules.average_statistics()
+        self._modules.step()
         done.add("gradients")
 
     def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -575,17 +636,22 @@ class _Optimizers:
             result = original(*args, **kwargs)
         finally:
             self._passes -= 1
-        for optimizer, gradients in zip(alive, before_it, strict=True):
-            self._average_new(optimizer, gradients)
+        self._average_new(alive, before_it)
         if in_fit():
             _average_in_fit()
         self._compare("Tensor.backward", lambda tensor: tensor.grad is not None)
         return result
 
-    def _average_new(self, optimizer: Any, gradients: list[Any]) -> None:
+    def _average_new(self, alive: list[Any], before_it: list[list[tuple[Any, int]]]) -> None:
+        """Averages what a pass has added to on any rank: it may have gone through other models on each."""
         from fairlead.comm.torch import averaging_of
 
-        if _gradients(optimizer) != gradients:
+        new = [_are_new(each, known) for each, known in zip(alive, before_it, strict=True)]
+        if len(alive) > 1 and any(new):
+            flags = np.array(new, np.float32)
+            (counts,) = common.aggregate(comm.init(), [flags], ["which models a pass reached"])
+            new = [bool(count) for count in counts]
+        for optimizer in itertools.compress(alive, new):
             averaging_of(optimizer).average(scaled=self._scaled)
 
     def grad(
@@ -653,7 +719,7 @@ class _Modules:
     def __init__(self, torch: Any):
         self._kind = torch.nn.modules.batchnorm._NormBase
         self._every: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self.made_so_far = 0
+        self.made_so_far = self._steps = 0
         self._grown = False
         self._statistics: list[
             tuple[str, Any]
@@ -689,6 +755,21 @@ class _Modules:
 
             average_state(named)
 
+    def step(self) -> None:
+        """Of any optimizer: says which buffers differ over ranks, long before :meth:`compare` ends the run. Collective."""
+        from fairlead.comm.torch import held as values
+
+        self._steps += 1
+        if self._steps not in _COMPARED or _DIFFERING in warned:
+            return
+        named = self._named()
+        arrays = [common.plain(values(tensor, name)) for name, tensor in named.items()]
+        first = common.match(comm.init(), arrays, f"buffers in step {self._steps}").first
+        if first is not None:
+            names = [*named, "their number"]
+            warned.add(_DIFFERING)
+            say_once(_DIFFERING.format(name=names[first]))
+
     def compare(self) -> None:
         """Compares all buffers over ranks. Collective.
 
@@ -697,14 +778,17 @@ class _Modules:
         """
         from fairlead.comm.torch import require_equal
 
-        named = {
+        if named := self._named():
+            require_equal(named, "when the script ended", _BUFFERS)
+
+    def _named(self) -> dict[str, Any]:
+        """All buffers."""
+        return {
             f"{name} of {type(module).__name__} {i}": tensor
             for i, module in enumerate(self._alive())
             for name, tensor in module._buffers.items()
             if tensor is not None
         }
-        if named:
-            require_equal(named, "when the script ended", _BUFFERS)
 
     def _alive(self) -> list[Any]:
         # Without it, each rank would have dropped what stands in a circle at a time of its own.
@@ -737,5 +821,9 @@ _HOOK = f"hooks of a parameter get this rank's own gradient; `.grad` is the mean
 _GRAD = (
     "torch.autograd.grad gives each rank's own gradient of parameters; one that the script makes their `.grad` is averaged in the"
     f" step ({_DOCS})"
+)
+_DIFFERING = (
+    "{name} differs between the ranks: each changes it by its own part of the samples, as a queue or a codebook of features"
+    f" does, and what reads it is not what one process has. If it differs at the end, the run fails ({_DOCS})"
 )
 _BUFFERS = "call `fairlead.comm.torch.average_buffers(model)` after what changes buffers without a step of an optimizer"
