@@ -62,6 +62,8 @@ if way == "parts":
     sys.exit()
 model = torch.nn.Sequential(torch.nn.Linear(1, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+if way == "queue":
+    model.register_buffer("queue", torch.zeros(16))
 data = Augmented() if way == "augmented" else train
 scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
 seen, best, bad = set(), float("inf"), 0
@@ -73,6 +75,8 @@ for epoch in range(30 if way in ("stops", "plateau") else 3):
         data = TensorDataset(x, 3 * x, torch.arange(count))
     for a, b, number in DataLoader(data, batch_size=16, shuffle=True):
         optimizer.zero_grad()
+        if way == "queue":
+            model.queue.copy_(a[:, 0])
         loss = torch.nn.functional.mse_loss(model(a), b)
         loss.backward()
         if way == "shaken":

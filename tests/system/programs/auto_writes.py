@@ -67,6 +67,10 @@ model.load_state_dict(torch.load(run / "best.pt"))
 (run / "log.txt").write_text("once")
 assert (run / "log.txt").read_text() == "once"
 torch.save(model.state_dict(), out / "last.pt")
+scripted = torch.jit.script(model)
+for write in (scripted.save, lambda path: torch.jit.save(scripted, path)):
+    write(str(out / "scripted.pt"))
+    torch.jit.load(str(out / "scripted.pt"))
 with open(out / "last.pt", "rb") as f:
     torch.load(f)
 (out / f"of.{os.getpid()}").write_text("this rank's")
