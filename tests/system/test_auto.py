@@ -417,7 +417,7 @@ def test_sum_over_the_batch_in_a_torch_script_is_reported(way: str, tmp_path: Pa
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("way", "said"),
-    [("after", 1), ("left", 1), ("kept", 0), ("taken", 0), ("rest", 0)],
+    [("after", 1), ("left", 1), ("kept", 0), ("ahead", 0), ("taken", 0), ("rest", 0)],
 )
 def test_steps_on_batches_of_the_scripts_own_after_a_loader_are_reported(
     way: str, said: int, tmp_path: Path

@@ -38,6 +38,16 @@ elif way == "kept":
         step(batch)
         step(batch)  # again, on the same
         step(batch, second)
+elif (
+    way == "ahead"
+):  # the next batch is taken before the step on this one, and the last step is on one taken before
+    for _ in range(2):
+        batches = iter(loader)
+        batch = next(batches)
+        while batch is not None:
+            following = next(batches, None)
+            step(batch[0])
+            batch = following
 elif way == "taken":
     for _ in range(4):
         (batch,) = next(iter(loader))

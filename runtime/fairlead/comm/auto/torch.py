@@ -11,6 +11,7 @@ import itertools
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -374,6 +375,8 @@ class _Batches:
         self._without = self._steps = self._used = self._rows = 0
         self._open: weakref.WeakSet[Any] = weakref.WeakSet()  # iterations that may give more
         self._stepped: set[int] = set()  # optimizers, since the last batch
+        self._given = 0  # batches since a pass began
+        self._made: Counter[int] = Counter()  # steps of each optimizer since then
         self._own_numbers = False  # of torch, on each rank, while it trains
         self._again = 0  # how often they were alike again
         self._unlike: list[held.Part] = []  # what is to be compared over ranks
@@ -391,6 +394,8 @@ class _Batches:
                 self._begin_parts(loader, sampler)
             elif sampler.asked and sampler.whole is None:
                 say_once(_LENGTH)
+        if not of_pass.whole:
+            self._given, self._made = 0, Counter()
         of_pass.begin()
         batches = self._with_own_workers(original, of_pass) if sampler.trained else original(loader)
         setattr(batches, _PASS, of_pass)
@@ -458,6 +463,7 @@ class _Batches:
         if not part and self.torch.is_grad_enabled():
             self._whole.add(None if of_pass is None or of_pass.whole else of_pass)
         self._taken[self.torch.is_grad_enabled()].add(part)
+        self._given += self.torch.is_grad_enabled()
         if part:
             self._rows = _rows(batch)
             if self._steps:  # before the first one, its model may be to be made
@@ -524,9 +530,15 @@ class _Batches:
             parts, self._unlike = self._unlike, []
             held.require_alike(parts, "optimizer.step")
         self._without = 0 if since else self._without + 1
+        self._made[id(optimizer)] += 1
         if since:
             self._stepped = set()
-        elif self._without == _STEPS_WITHOUT or (not self._open and id(optimizer) in self._stepped):
+        elif self._without == _STEPS_WITHOUT or (
+            not self._open
+            and id(optimizer) in self._stepped
+            and self._made[id(optimizer)]
+            != self._given  # else it takes each batch ahead, as Accelerate does
+        ):
             say_once(_WITHOUT)
         self._stepped.add(id(optimizer))
         self._taken, self._whole, self._gave = {True: set(), False: set()}, set(), set()
