@@ -125,7 +125,15 @@ def require_equal_rates(rates: list[float]) -> None:
 
 def own_loop(where: str) -> Exception:
     """That the script is about to train each rank's model alone."""
-    error = fail("auto-own-loop", where=where)
+    return _through_autograph(fail("auto-own-loop", where=where))
+
+
+def other_framework(name: str) -> Exception:
+    """That the script trains by a framework whose training is not shared out."""
+    return _through_autograph(fail("auto-framework", name=name, file=sys.argv[0]))
+
+
+def _through_autograph(error: Exception) -> Exception:
     # AutoGraph would make its own exception of it.
     setattr(error, "ag_pass_through", True)  # noqa: B010, mypy knows no such attribute
     return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from fairlead.comm.auto.shared import (
     fitted_rows,
     in_fit,
     makes_mean,
+    other_framework,
     own_loop,
     say_once,
 )
@@ -141,10 +143,15 @@ def _means(tf: Any, result: Any, sources: Any) -> Any:
 
 def _refuse(tf: Any, sources: Any, where: str) -> None:
     if not in_fit() and any(map(_trained, tf.nest.flatten(sources))):
-        raise own_loop(where)
+        raise _not_shared(where)
+
+
+def _not_shared(where: str) -> Exception:
+    """Of a gradient or an update outside of a ``fit`` of Keras 3: `tf.keras` may be Keras 2, with a ``fit`` of its own."""
+    return other_framework("tf_keras") if "tf_keras" in sys.modules else own_loop(where)
 
 
 def _apply(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     if not in_fit():
-        raise own_loop(f"{type(optimizer).__name__}.apply_gradients")
+        raise _not_shared(f"{type(optimizer).__name__}.apply_gradients")
     return original(optimizer, *args, **kwargs)

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -132,3 +132,18 @@ def test_script_on_one_rank_gets_its_words_and_its_exit_code(tmp_path: Path) -> 
     missing = _alone(tmp_path / "none.py")
     assert missing.returncode == 1 and "none.py here" in missing.stderr
     assert "usage: python3 -m fairlead.comm.auto SCRIPT" in _alone(Path("-h")).stderr
+
+
+@pytest.mark.parametrize(("loaded", "check"), [(False, "auto-own-loop"), (True, "auto-framework")])
+def test_gradient_outside_of_a_fit_of_keras_3_is_refused_with_the_reason(
+    loaded: bool, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensorflow = importlib.import_module("fairlead.comm.auto.tensorflow")
+    monkeypatch.delitem(sys.modules, "tf_keras", raising=False)
+    if loaded:  # as `tf.keras` with TF_USE_LEGACY_KERAS=1
+        monkeypatch.setitem(sys.modules, "tf_keras", ModuleType("tf_keras"))
+    tf = SimpleNamespace(nest=SimpleNamespace(flatten=list))
+    with pytest.raises(FairleadError) as raised:
+        tensorflow._refuse(tf, [SimpleNamespace(trainable=True)], "GradientTape.gradient")
+    assert raised.value.findings[0].check == check
+    assert raised.value.ag_pass_through  # type: ignore[attr-defined]
