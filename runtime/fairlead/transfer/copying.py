@@ -161,12 +161,22 @@ class _Work:
     ) -> None:
         """Calls ``do`` with each leaf of each file in some threads; reports bytes to its caller.
 
-        Threads wait for storage more than they compute. All end as soon as one fails.
+        Threads wait for storage more than they compute. All end as soon as one fails, and before this returns.
         """
         pieces, lock, stop = self._pieces(), threading.Lock(), threading.Event()
-        done = reported = 0
+        done = reported = active = 0
 
         def work() -> None:
+            nonlocal active
+            with lock:
+                active += 1
+            try:
+                work_on()
+            finally:
+                with lock:
+                    active -= 1
+
+        def work_on() -> None:
             nonlocal done
             buffer = memoryview(bytearray(LEAF))
             while True:
@@ -182,17 +192,23 @@ class _Work:
                         done += min(begin + LEAF, end) - begin
 
         count = min(max(2, min(8, len(os.sched_getaffinity(0)))), max(1, len(self.files)))
-        with ThreadPoolExecutor(count) as pool:
-            pending = {pool.submit(work) for _ in range(count)}
-            try:
-                while pending:
-                    ended, pending = wait(pending, _POLL_S, FIRST_EXCEPTION)
-                    for thread in ended:
-                        thread.result()
-                    on_progress(done - reported)
-                    reported = done
-            finally:
-                stop.set()
+        try:
+            with ThreadPoolExecutor(count) as pool:
+                pending = {pool.submit(work) for _ in range(count)}
+                try:
+                    while pending:
+                        ended, pending = wait(pending, _POLL_S, FIRST_EXCEPTION)
+                        for thread in ended:
+                            thread.result()
+                        on_progress(done - reported)
+                        reported = done
+                finally:
+                    stop.set()
+        finally:
+            # Ctrl-C while a thread starts: the pool does not know it yet, and does not wait for it.
+            stop.set()
+            while active:
+                time.sleep(_POLL_S)
 
     def _pieces(self) -> Iterator[tuple[int, int, int]]:
         """``(file, start, end)``; an empty file is one piece of nothing."""

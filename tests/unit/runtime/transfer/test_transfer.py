@@ -14,7 +14,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -716,3 +718,30 @@ def test_step_imports_the_standard_library_only() -> None:
         env={"PYTHONPATH": str(Path(node.__file__).parents[2])},
     )
     assert done.stdout.split() == ["__main__", "fairlead"], done.stdout + done.stderr
+
+
+def test_interrupt_while_a_thread_starts_leaves_none_that_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool does not wait for that thread, whose file would come back after the copy was removed."""
+    began, wrote = threading.Event(), []
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, work: Any) -> Any:  # type: ignore[override]
+            threading.Thread(target=work).start()
+            assert began.wait(60)
+            raise KeyboardInterrupt
+
+    def slow(*place: Any) -> None:
+        began.set()
+        time.sleep(0.2)
+        wrote.append(place)
+
+    monkeypatch.setattr(copying, "ThreadPoolExecutor", Pool)
+    (tmp_path / "file").write_bytes(bytes(3 * LEAF))
+    work = copying._Work(tree.scan(str(tmp_path), Links.KEEP), str(tmp_path / "copy"))
+    with pytest.raises(KeyboardInterrupt):
+        work.run(slow, lambda count: None)
+    assert len(wrote) == 1  # what was under way, and it has ended
+    time.sleep(0.5)
+    assert len(wrote) == 1
