@@ -194,8 +194,8 @@ class _Work:
         count = min(max(2, min(8, len(os.sched_getaffinity(0)))), max(1, len(self.files)))
         try:
             with ThreadPoolExecutor(count) as pool:
-                pending = {pool.submit(work) for _ in range(count)}
                 try:
+                    pending = {pool.submit(work) for _ in range(count)}
                     while pending:
                         ended, pending = wait(pending, _POLL_S, FIRST_EXCEPTION)
                         for thread in ended:
@@ -206,7 +206,6 @@ class _Work:
                     stop.set()
         finally:
             # Ctrl-C while a thread starts: the pool does not know it yet, and does not wait for it.
-            stop.set()
             while active:
                 time.sleep(_POLL_S)
 

@@ -10,6 +10,7 @@ from fairlead import comm
 from fairlead.comm.dropin import callbacks, hvd, tensors
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.hvd_keras_calls import *  # noqa: F403
+from fairlead.comm.dropin.hvd_keras_calls import OPTIMIZER
 from fairlead.comm.dropin.parameters import takes
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.keras import DistributedOptimizer as _front
@@ -23,10 +24,7 @@ __all__ = [
 ]
 
 
-@takes(
-    "optimizer name device_dense device_sparse compression sparse_as_dense gradient_predivide_factor op"
-    " backward_passes_per_step average_aggregated_gradients num_groups groups process_set scale_local_gradients"
-)
+@takes(OPTIMIZER)
 def DistributedOptimizer(  # noqa: PLR0913, Horovod's
     optimizer: Any,
     name: str | None = None,

@@ -14,6 +14,7 @@ from fairlead.comm.dropin import callbacks2 as callbacks
 from fairlead.comm.dropin import hvd, hvd_tensorflow
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.hvd_keras_calls import *  # noqa: F403
+from fairlead.comm.dropin.hvd_keras_calls import OPTIMIZER
 from fairlead.comm.dropin.hvd_tensorflow_gradients import Gradients
 from fairlead.comm.dropin.parameters import takes
 from fairlead.comm.frameworks import common
@@ -33,13 +34,7 @@ _MARK = "_fairlead_averaging"
 _BROADCAST = "hvd.callbacks.BroadcastGlobalVariablesCallback"
 
 
-_OPTIONS = (
-    "optimizer name device_dense device_sparse compression sparse_as_dense gradient_predivide_factor op"
-    " backward_passes_per_step average_aggregated_gradients num_groups groups process_set scale_local_gradients"
-)
-
-
-@takes(_OPTIONS)
+@takes(OPTIMIZER)
 def DistributedOptimizer(  # noqa: PLR0913, Horovod's
     optimizer: Any,
     name: str | None = None,
@@ -69,7 +64,7 @@ def DistributedOptimizer(  # noqa: PLR0913, Horovod's
     return optimizer
 
 
-@takes(f"{_OPTIONS} local_layers")
+@takes(f"{OPTIMIZER} local_layers")
 def PartialDistributedOptimizer(optimizer: Any, local_layers: Any = None, **how: Any) -> Any:
     """:func:`DistributedOptimizer`; the weights of ``local_layers`` stay each rank's own."""
     made = DistributedOptimizer(optimizer, **how)

@@ -8,6 +8,11 @@ from fairlead.comm.dropin import hvd
 from fairlead.comm.dropin.parameters import takes
 
 __all__ = ["allgather", "allreduce", "broadcast", "reducescatter"]
+# What `DistributedOptimizer` takes.
+OPTIMIZER = (
+    "optimizer name device_dense device_sparse compression sparse_as_dense gradient_predivide_factor op"
+    " backward_passes_per_step average_aggregated_gradients num_groups groups process_set scale_local_gradients"
+)
 
 
 @takes("value name average prescale_factor postscale_factor op compression")

@@ -80,18 +80,8 @@ class Invalid(tensorflow.errors.InvalidArgumentError, UsageError):  # type: igno
         UsageError.__init__(self, exc.findings, exc.code)
 
 
-def _allreduce(tensor: Any, **how: Any) -> Any:
+def _allreduce(tensor: Any, **options: Any) -> Any:
     """:func:`fairlead.comm.dropin.hvd.allreduce`; of IndexedSlices, those of all ranks."""
-    return _allreduced(tensor, **how)
-
-
-allreduce = takes(
-    "tensor average device_dense device_sparse compression op prescale_factor postscale_factor name process_set"
-    " ignore_name_scope"
-)(_as_tensorflow(_allreduce))
-
-
-def _allreduced(tensor: Any, **options: Any) -> Any:
     if not isinstance(tensor, tensorflow.IndexedSlices):
         return hvd.allreduce(tensor, **options)
     options.pop("name", None)
@@ -108,10 +98,16 @@ def _allreduced(tensor: Any, **options: Any) -> Any:
     return tensorflow.IndexedSlices(values, indices, tensor.dense_shape)
 
 
+allreduce = takes(
+    "tensor average device_dense device_sparse compression op prescale_factor postscale_factor name process_set"
+    " ignore_name_scope"
+)(_as_tensorflow(_allreduce))
+
+
 def _grouped_allreduce(tensors: Sequence[Any], **how: Any) -> list[Any]:
     """:func:`fairlead.comm.dropin.hvd.grouped_allreduce`; IndexedSlices each on their own."""
     slices = {
-        i: _allreduced(tensor, **how)
+        i: _allreduce(tensor, **how)
         for i, tensor in enumerate(tensors)
         if isinstance(tensor, tensorflow.IndexedSlices)
     }
@@ -124,8 +120,6 @@ grouped_allreduce = takes(
     "tensors average device_dense device_sparse compression op prescale_factor postscale_factor process_set"
     " ignore_name_scope name"
 )(_as_tensorflow(_grouped_allreduce))
-
-
 allgather = takes("tensor name ignore_name_scope process_set")(_as_tensorflow(hvd.allgather))
 grouped_allgather = takes("tensors name ignore_name_scope process_set")(
     _as_tensorflow(hvd.grouped_allgather)
