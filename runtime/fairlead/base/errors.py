@@ -58,6 +58,17 @@ class Finding:
     check: str = ""
     host: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """What, where and why on one line, for a place that has no room for more."""
+        return "; ".join(filter(None, (self.what, self.where, self.why)))
+
+    @property
+    def details(self) -> list[tuple[str, str]]:
+        """Where, why and next, each with its label padded to the same width; those that the finding has."""
+        pairs = (("where:", self.where), ("why:  ", self.why), ("next: ", self.remedy))
+        return [(label, text) for label, text in pairs if text]
+
     def to_json(self) -> dict[str, Any]:
         return {key: str(value) for key, value in asdict(self).items()}
 

@@ -28,13 +28,7 @@ def _again(findings: Any, code: Any) -> BridgeError:
 
 
 def _text(finding: Finding) -> str:
-    lines = (
-        ("", finding.what),
-        ("where: ", finding.where),
-        ("why: ", finding.why),
-        ("fix: ", finding.remedy),
-    )
-    return "\n".join(f"{label}{text}" for label, text in lines if text)
+    return "\n".join([finding.what, *(f"{label} {text}" for label, text in finding.details)])
 
 
 def described(error: BaseException) -> dict[str, str]:

@@ -172,8 +172,7 @@ def _reason(exc: BaseException | None) -> str:
     if exc is None:
         return "it was stopped"
     if isinstance(exc, FairleadError):
-        finding = exc.findings[0]
-        return "; ".join(filter(None, (finding.what, finding.where, finding.why)))
+        return exc.findings[0].sentence
     return "it was interrupted" if isinstance(exc, KeyboardInterrupt) else repr(exc)
 
 

@@ -75,10 +75,8 @@ def finding_lines(finding: Finding) -> str:
 
 def detail_lines(finding: Finding) -> Iterator[str]:
     """Where, why and what next, as far as the finding says so."""
-    details = {"where:": finding.where, "why:  ": finding.why, "next: ": finding.remedy}
-    for name, text in details.items():
-        if text:
-            yield f"{name} " + plain(text).replace("\n", "\n       ")
+    for label, text in finding.details:
+        yield f"{label} " + plain(text).replace("\n", "\n       ")
 
 
 def say(text: str) -> None:

@@ -31,9 +31,8 @@ def main(words: list[str]) -> int:
             print(folder / name)
     except FairleadError as exc:
         for finding in exc.findings:
-            sys.stderr.write(
-                f"error: {finding.what}\nwhy:   {finding.why}\nnext:  {finding.remedy}\n"
-            )
+            details = (f"{label} {text}" for label, text in finding.details)
+            print(f"error: {finding.what}", *details, sep="\n", file=sys.stderr)
         return int(exc.code)
     except OSError as exc:
         sys.stderr.write(f"error: {folder} cannot be written: {exc}\n")

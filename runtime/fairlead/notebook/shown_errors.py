@@ -15,7 +15,7 @@ def explain(shell: Any) -> None:
             kind, value, trace, tb_offset=tb_offset
         )
         lines += [
-            f"where: {finding.where}\nwhy:   {finding.why}\nnext:  {finding.remedy}"
+            "\n".join(f"{label} {text}" for label, text in finding.details)
             for finding in value.findings
         ]
         self._showtraceback(kind, value, lines)

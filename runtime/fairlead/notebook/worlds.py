@@ -96,7 +96,7 @@ class World:
         write_private(self.folder / PROOF, json.dumps({"line": line}))
 
     def _over(self, findings: Sequence[Finding], code: int) -> None:
-        text = "; ".join(". ".join(filter(None, (f.what, f.where, f.why))) for f in findings)
+        text = "; ".join(f.sentence for f in findings)
         shown = {
             "text": text or "all ranks have ended",
             "code": code,

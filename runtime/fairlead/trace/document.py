@@ -155,7 +155,7 @@ def main(words: list[str]) -> int:
     try:
         merged = merge(words[0])
     except FairleadError as exc:
-        sys.stderr.write("".join(f"error: {f.what}: {f.where}: {f.why}\n" for f in exc.findings))
+        sys.stderr.write("".join(f"error: {f.sentence}\n" for f in exc.findings))
         return 1
     if merged is None:
         sys.stderr.write(f"error: there is nothing in {parts_of(words[0])}\n")

@@ -340,8 +340,9 @@ def _launched(
         done = launch_proved(prepared, order.command, order.ranks, options)
     except FairleadError as exc:
         first = exc.findings[0]
-        why = "; ".join(filter(None, (first.what, first.where, first.why)))
-        return Outcome(int(exc.code) or 1, why, first.check, proof=_words(proofs), host=first.host)
+        return Outcome(
+            int(exc.code) or 1, first.sentence, first.check, proof=_words(proofs), host=first.host
+        )
     except OSError as exc:
         return Outcome(1, f"{exc.strerror}: {exc.filename}", "system", proof=_words(proofs))
     finding = launching.explain_exit(done.result)

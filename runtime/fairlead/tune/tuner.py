@@ -253,8 +253,7 @@ class Tuner:
             del self._leaving[number]
             exc = sent.exception()
             if isinstance(exc, FairleadError):
-                first = exc.findings[0]
-                why = "; ".join(filter(None, (first.what, first.where, first.why)))
+                why = exc.findings[0].sentence
                 self._on_lost(f"trial {number} is not at the URL yet, and is sent again: {why}")
             elif exc is not None:
                 raise exc

@@ -280,7 +280,7 @@ def DistributedOptimizer(
         return optimizer
     # TensorFlow runs the operations of a step in threads. Compared as they are sent, in the same call: gradients are
     # floats, and nothing is widened.
-    ranks = members.channel().group.ranks.team()
+    ranks = members.core_comm().team()
     mean = partial(common.present, partial(means_of, how.at_once(lambda: ranks), compression))
     return averaging(optimizer, mean, lambda: ranks, "hvd.broadcast_global_variables")
 

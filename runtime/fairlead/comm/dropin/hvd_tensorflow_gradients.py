@@ -86,7 +86,7 @@ class Gradients:
         self._local: dict[int, Any] = {}
 
     def _ranks(self) -> Comm:
-        return self._members.channel().group.ranks
+        return self._members.core_comm()
 
     def keep_local(self, variables: Iterable[Any]) -> None:
         self._local |= {id(tensors.value_of(variable)): variable for variable in variables}

@@ -108,14 +108,14 @@ class _Averaging(Averaging):
         self._synchronized = self._skips = False
 
     def ranks(self) -> Comm:
-        return self._members.channel().group.ranks
+        return self._members.core_comm()
 
     def is_of(self, ranks: Comm) -> bool:
         return self._members.exists() and super().is_of(ranks)
 
     def compare_end(self) -> bool:
         if not self._members.exists():
-            common.say("weights were not compared at the end: their process set was removed")
+            common.say(common.NOT_COMPARED)
             return False
         return super().compare_end()
 

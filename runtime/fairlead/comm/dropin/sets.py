@@ -101,6 +101,14 @@ class ProcessSet:
             raise self._not_included()
         return self._channel
 
+    def core_comm(self) -> Comm:
+        """Sums and means of its ranks.
+
+        Raises:
+            UsageError: as :meth:`channel`.
+        """
+        return self.channel().group.ranks
+
     def _not_included(self) -> Exception:
         return usage(fail("comm-dropin-set-included", rank=comm.rank(), ranks=self.ranks))
 

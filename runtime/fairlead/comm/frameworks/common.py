@@ -153,6 +153,7 @@ ALIKE = (
 
 
 UNEQUAL_AT_END = "change weights in the same way on every rank; what one rank does to them alone, it does to a copy"
+NOT_COMPARED = "weights were not compared at the end: their process set was removed"
 
 
 def require_equal(

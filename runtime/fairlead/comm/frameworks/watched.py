@@ -85,7 +85,7 @@ class Watched:
             self._ranks()
         except FairleadError:
             if self._steps != self._compared:
-                common.say("weights were not compared at the end: their process set was removed")
+                common.say(common.NOT_COMPARED)
             return
         if self.pending() and self._read is not None:
             self.finish(*self._read())

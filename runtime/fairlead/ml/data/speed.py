@@ -114,9 +114,8 @@ def main() -> None:
         if given.events_file:
             EventLog(given.events_file).errors(exc)
         for f in exc.findings:
-            print(
-                f"error[{f.check}]: {f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}"
-            )
+            details = (f"{label} {text}" for label, text in f.details)
+            print(f"error[{f.check}]: {f.what}", *details, sep="\n")
         raise SystemExit(int(exc.code)) from None
     document = {
         "schema": "fairlead.data.speed",
