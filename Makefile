@@ -5,8 +5,8 @@ TEST_IMAGES := mpi-base tensorflow bridge
 BENCH_IMAGES := mpi-base tensorflow tensorflow-horovod pytorch bridge analytics
 BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 
-# A user's own Python settings would reach into the virtual environment.
-unexport PYTHONPATH PYTHONHOME
+# A user's Python settings would reach into the virtual environment, or have every process compile the tests again.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 .PHONY: help setup test-setup venv dist lock kernel-lock demo test test-full images catalogue check docs fix bench bench-comm bench-scale bench-convergence bench-images native image-tensorflow validate clean
 .DEFAULT_GOAL := help
 
