@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -266,6 +268,7 @@ def test_object_that_changes_after_it_was_listed_stops_the_download(
 
 LOAD = """
 import sys
+import threading
 from pathlib import Path
 from fairlead.objects.cache import Cache
 from fairlead.objects.fetch import fetch
@@ -323,6 +326,7 @@ def test_upload_goes_on_after_a_kill_part_by_part(bucket, store, tmp_path, monke
     (top / "small").write_bytes(b"s")
     program = """
 import sys
+import threading
 from fairlead.objects.registry import open_store
 from fairlead.objects.send import Source, send
 from pathlib import Path
@@ -544,6 +548,33 @@ def test_files_over_http_come_by_the_list(folder, tmp_path) -> None:
     assert (tmp_path / "single").read_bytes() == (folder / "large").read_bytes()
 
 
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A web server that answers as the first part of the path says."""
+
+    def do_GET(self) -> None:
+        self.send_error(int(self.path.split("/")[1]))
+
+    do_HEAD = do_GET
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("below", ["file", "folder/"])
+def test_web_server_that_refuses_or_fails_has_not_a_missing_file(below, tmp_path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = f"http://127.0.0.1:{server.server_port}"
+        for status, check in {
+            401: "object-credential", 403: "object-denied", 404: "object-url", 500: "object-failed", 503: "object-failed",
+        }.items():  # fmt: skip
+            stopped(check, fetched, f"{at}/{status}/{below}", tmp_path / "x")
+        server.shutdown()
+    assert "Cannot connect" in stopped(
+        "object-failed", fetched, f"{at}/404/{below}", tmp_path / "x"
+    )
+
+
 def test_a_scheme_that_only_fsspec_knows_needs_no_declaration(folder, tmp_path) -> None:
     there = sent("memory://place/set", folder)
     back = fetched("memory://place/set", tmp_path / "back")
@@ -555,6 +586,7 @@ def test_a_scheme_that_only_fsspec_knows_needs_no_declaration(folder, tmp_path) 
     assert "paramiko" in stopped("object-package", open_store, "sftp://host/x")
     assert "known are" in stopped("object-url", open_store, "s4://bucket/x")
     stopped("object-url", open_store, "local://host/x")
+    assert "s3://BUCKET/PREFIX" in stopped("object-url", open_store, "/scratch/set")
 
 
 def test_budget_holds_for_all_threads_together() -> None:

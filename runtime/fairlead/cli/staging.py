@@ -64,6 +64,10 @@ def in_item(text: str) -> InItem:
     source, name = text, ""
     if not os.path.lexists(text) and ":" in text:
         source, _, name = text.rpartition(":")
+        if name.startswith("/") and source.isalnum() and not os.path.lexists(source):
+            raise click.UsageError(
+                f"--stage-in {text}: there is no folder `{source}`, and a URL is written {source}:/{name}"
+            )
     path = Path(source).expanduser().absolute()
     name = name or Path(posixpath.normpath(path)).name
     return InItem(posixpath.normpath(path), _name(name, f"--stage-in {text}"))

@@ -51,9 +51,12 @@ def parse(text: str) -> Url:
     """The place that ``text`` names.
 
     Raises:
-        FairleadError: exit code 2; the bucket is missing, or the URL has a secret in it.
+        FairleadError: exit code 2; it is a path, the bucket is missing, or the URL has a secret in it.
     """
-    scheme = text.partition("://")[0].lower()
+    match = _URL.match(text)
+    if match is None:
+        raise fail("object-url-path", path=text)
+    scheme = match[1].lower()
     split = urlsplit(text)
     if split.password is not None or _SIGNED.search(text):
         raise fail("object-url-secret", url=hidden(text))

@@ -74,7 +74,9 @@ def remove(folder: Path, name: str) -> None:
         tokens = read(folder)
         left = [token for token in tokens if token.name != name]
         if len(left) == len(tokens):
-            raise fail("serve-token-none", name=name, names=", ".join(t.name for t in tokens))
+            raise fail(
+                "serve-token-none", name=name, names=", ".join(t.name for t in tokens) or "none"
+            )
         _write(folder, left)
 
 

@@ -219,16 +219,25 @@ class ByFsspec:
         except FairleadError:
             raise
         except FileNotFoundError as exc:
-            raise of_code("404", str(exc), self.url, name) from None
+            # For fsspec, a web server that refuses, fails or cannot be reached has no such file; the cause has the reason.
+            raise self._failure(exc.__cause__ or exc, name) from None
         except PermissionError as exc:
             raise of_code("403", str(exc), self.url, name) from None
         except NotImplementedError as exc:
             raise of_code("501", str(exc), self.url, name) from None
         except Exception as exc:  # of packages that are not known here
-            status = next((str(v) for n in _STATUS if (v := getattr(exc, n, ""))), "")
-            if status.isdigit():
-                raise of_code(status, f"{type(exc).__name__}: {exc}", self.url, name) from None
-            raise passing(f"{type(exc).__name__}: {exc}", self.url, name) from None
+            raise self._failure(exc, name) from None
+
+    def _failure(self, exc: BaseException, name: str) -> FairleadError:
+        if isinstance(exc, FileNotFoundError):
+            return of_code("404", str(exc), self.url, name)
+        text = f"{type(exc).__name__}: {exc}"
+        status = next((str(v) for n in _STATUS if (v := getattr(exc, n, ""))), "")
+        return (
+            of_code(status, text, self.url, name)
+            if status.isdigit()
+            else passing(text, self.url, name)
+        )
 
 
 def _settings(scheme: str) -> dict[str, Any]:
