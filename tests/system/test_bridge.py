@@ -484,6 +484,16 @@ connect({str(folder)!r})
         assert client.send(np.eye(3)).to_numpy().sum() == 3
 
 
+def test_an_image_without_what_ranks_need_is_refused_before_they_start(tmp_path: Path) -> None:
+    serve = ("bridge", "serve", "-n", "2", hosts.image("mpi-base"))
+    done = hosts.fairlead(*serve)
+    assert done.returncode == 121 and "mpi-base" in done.stderr and "pyarrow" in done.stderr
+    assert "-> MPICH" not in done.stderr and "next:  use `bridge` or `analytics`" in done.stderr
+    # Packages from elsewhere: only the ranks know.
+    done = hosts.fairlead(*serve[:-1], "--env", f"PYTHONPATH={tmp_path}", serve[-1], limit_s=120)
+    assert "-> MPICH" in done.stderr and "the image lacks pyarrow" in done.stderr
+
+
 def test_status_and_libraries_are_shown(session: str, mpi: Session) -> None:
     mpi.send(np.zeros((100, 7)), name="zeros")
     shown = hosts.answer(hosts.fairlead("bridge", "status", "--json"))["sessions"]

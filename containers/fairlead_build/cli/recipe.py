@@ -13,6 +13,7 @@ import click
 from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.base.progress import human_bytes
 from fairlead.cli.declare import FILE, FOLDER, JSON, PATH, argument, declared, option
+from fairlead.cli.group import Group
 from fairlead.cli.screen import (
     answer,
     echo,
@@ -30,7 +31,7 @@ from fairlead_build.tree.wheel import requirements_in
 RECIPE = argument(metavar="RECIPE")
 
 
-@click.group()
+@click.group(cls=Group)
 def recipe() -> None:
     """Manage recipes: list, show, check, lock, render, import.
 

@@ -19,6 +19,7 @@ from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli.declare import FOLDER, JSON, SECONDS, argument, declared, option
+from fairlead.cli.group import Group
 from fairlead.cli.screen import answer, table
 from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
@@ -54,7 +55,7 @@ class BenchFlags:
     timeline_file = ""  # none is offered
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Benchmarks that check every answer.
 

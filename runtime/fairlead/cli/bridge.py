@@ -23,6 +23,7 @@ from fairlead.bridge.serve import Server, Wanted
 from fairlead.bridge.timings import Operation, Timings
 from fairlead.cli import options, show
 from fairlead.cli.declare import FOLDER, JSON, argument, declared, option
+from fairlead.cli.group import Group
 from fairlead.cli.run import announce
 from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, columns, hand_over, print_findings, print_json, say, table
@@ -32,6 +33,8 @@ from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.prepare import needs_fairlead, refuse
 
+# Of an image's Python, with Debian's names.
+_NEEDED = {"numpy": "python3-numpy", "pyarrow": "python3-pyarrow", "mpi4py": "python3-mpi4py"}
 SERVE_EPILOG = """\b
 Examples:
   fairlead bridge serve -n 2 bridge
@@ -52,7 +55,7 @@ _START_S = 600.0
 _SHOWN = 20  # operations, the latest
 
 
-@click.group()
+@click.group(cls=Group)
 def bridge() -> None:
     """Send tables of Spark, Dask and pandas to MPI ranks, and compute on them there.
 
@@ -125,6 +128,13 @@ def serve(
     prepared = ready.prepared
     if lacking := tuple(needs_fairlead(prepared.image, "its ranks")):
         raise FairleadError(lacking, ExitCode.PREFLIGHT_REFUSED)
+    # A search path of the user's may lead to packages that are not the image's.
+    if (
+        not flags.force
+        and "PYTHONPATH" not in variables
+        and (missing := prepared.image.lacks(_NEEDED))
+    ):
+        raise fail("bridge-lacks", image=prepared.image, missing=", ".join(missing))
     if prepared.refused and not flags.force:
         raise refuse(prepared)
     if not flags.quiet:

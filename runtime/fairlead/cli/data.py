@@ -15,6 +15,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.base.progress import human_bytes
 from fairlead.base.sizes import bytes_of
 from fairlead.cli.declare import FILE, FOLDER_HERE, JSON, PATH, SIZE, argument, declared, option
+from fairlead.cli.group import Group
 from fairlead.cli.screen import answer, print_json, progress, say, table
 from fairlead.objects import dataset, pack, share, sync
 from fairlead.objects.cache import Cache, folder_in
@@ -34,7 +35,7 @@ BANDWIDTH = option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def data() -> None:
     """Manage data sets in folders and object stores.
 

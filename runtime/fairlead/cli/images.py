@@ -12,6 +12,7 @@ from fairlead.base.errors import fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import human_bytes
 from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.group import Group
 from fairlead.cli.names import completer
 from fairlead.cli.screen import answer, table
 from fairlead.image import stored
@@ -23,7 +24,7 @@ _DAY_S = 24 * 3600.0
 DRY_RUN = option("--dry-run", "Print what would be removed, and remove nothing.")
 
 
-@click.group()
+@click.group(cls=Group)
 def images() -> None:
     """Manage the images in the cache: list, remove, prune.
 

@@ -11,6 +11,7 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.cli.declare import FILE, JSON, PATH, argument, declared, option
+from fairlead.cli.group import Group
 from fairlead.cli.screen import answer, table
 from fairlead.image import keys
 
@@ -40,7 +41,7 @@ def passphrase(key: Path, new: bool = False) -> bytes:
     return given.encode("utf-8", "surrogateescape")
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=Group, epilog=EPILOG)
 def key() -> None:
     """Manage the keys that sign images, and which of them are trusted here.
 

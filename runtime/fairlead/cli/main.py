@@ -19,12 +19,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import click
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.cli.group import Group
 
 # section -> verb -> one line, which is its command's `short_help`: `--help` loads no verb.
 SECTIONS = {
@@ -122,7 +122,7 @@ def _extra_of(package: str) -> str:
     return next((extra for extra in _EXTRAS if extra in extras), "")
 
 
-class Verbs(click.Group):
+class Verbs(Group):
     """A click group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -142,24 +142,15 @@ class Verbs(click.Group):
         command.short_help = VERBS.get(name, command.short_help)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError:
-            from fairlead.base.suggest import suggest
-
-            hint = self._below(ctx, args[0]) or suggest(args[0], VERBS)
-            raise click.UsageError(f"no verb `{args[0]}`. {hint}", ctx) from None
-
-    def _below(self, ctx: click.Context, name: str) -> str:
-        """A hint at verbs that have a verb of this name, such as `site export`; empty if none has."""
+    def hint(self, ctx: click.Context, name: str) -> str:
+        """Verbs that have a verb of this name, such as `site export`; else near names."""
         names = []
         for verb in VERBS:
             with suppress(ImportError):  # it needs a package that is not installed
                 group = self.get_command(ctx, verb)
                 if isinstance(group, click.Group) and name in group.commands:
                     names.append(f"`{verb} {name}`")
-        return f"Did you mean {' or '.join(names)}?" if names else ""
+        return f"Did you mean {' or '.join(names)}?" if names else super().hint(ctx, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, lines in SECTIONS.items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.declare import FILE_HERE, FOLDER, JSON, argument, declared, option
+from fairlead.cli.group import Group
 from fairlead.cli.screen import answer, hand_over, say, table
 from fairlead.serve import folder as folders
 from fairlead.serve import offers, tokens
@@ -34,7 +35,7 @@ _FOLDER = option(
 )
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=Group, epilog=EPILOG)
 def serve() -> None:
     """Let clients with a token start declared runs, watch them, and fetch their records.
 

@@ -11,6 +11,7 @@ import click
 from fairlead import site as sites
 from fairlead.cli.declare import FILE, JSON, argument, declared, option
 from fairlead.cli.export import export_site
+from fairlead.cli.group import Group
 from fairlead.cli.screen import answer, columns, print_findings, print_json, show_schema, table
 from fairlead.cli.site_compare import compare_sites
 from fairlead.cli.site_detect import check_site, detect_site, why_not_site
@@ -19,7 +20,7 @@ from fairlead.detect import capture as captures
 from fairlead.site import Status
 
 
-@click.group()
+@click.group(cls=Group)
 def site() -> None:
     """Manage site profiles: what is known of a machine, and how to recognise it.
 

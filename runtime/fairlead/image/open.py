@@ -80,6 +80,16 @@ class Image:
         first = recorded if recorded and (holds or not self.looked) else versions or recorded
         return {"deb": {}, "wheel": {}, **first}
 
+    def lacks(self, needed: Mapping[str, str]) -> list[str]:
+        """Which of some Python packages it has neither as a wheel nor from Debian.
+
+        Args:
+            needed: their names on PyPI, and those of Debian's packages.
+        """
+        listings = (self.packages, self.installed.versions())
+        names = {name for listing in listings for versions in listing.values() for name in versions}
+        return [pip for pip, deb in needed.items() if not {pip, deb} & names]
+
     @property
     def env(self) -> Mapping[str, str]:
         """The environment that the image sets, as its record says."""

@@ -35,16 +35,8 @@ class Overlay:
 
 def lacking(image: Image) -> tuple[str, ...]:
     """The packages that an image has not, by their names on PyPI."""
-    installed = {
-        name
-        for kind in (image.packages, image.installed.versions())
-        for names in kind.values()
-        for name in names
-    }
-    missing = [pip for pip, deb in {**NEEDED, **OF_RANKS}.items() if not {pip, deb} & installed]
-    if not {"fairlead"} & installed and not image.record.get("wheel_sha256"):
-        missing.append("fairlead")
-    return tuple(missing)
+    own = {} if image.record.get("wheel_sha256") else {"fairlead": "fairlead"}
+    return tuple(image.lacks({**NEEDED, **OF_RANKS, **own}))
 
 
 def overlay(

@@ -162,6 +162,11 @@ def test_verb_of_a_group_without_its_group_is_named_with_it() -> None:
     assert "`site list`" in several and " or `" in several
 
 
+def test_group_without_a_verb_of_that_name_says_which_it_has() -> None:
+    assert "no verb `rm`. Known: list, prune, remove" in call("images", "rm")[2]
+    assert "no verb `lok`. Did you mean `lock`?" in call("recipe", "lok")[2]
+
+
 def test_unknown_verb_is_answered_where_a_package_of_another_verb_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
