@@ -103,6 +103,7 @@ def test_torch_scripts_end_with_equal_parameters(tmp_path: Path) -> None:
         assert f"rank {rank}: [0.5] [3, 2]" in said
 
 
+@pytest.mark.full  # the image
 def test_weights_of_a_process_set_that_is_removed_are_not_compared_at_the_end(
     tmp_path: Path,
 ) -> None:
@@ -188,7 +189,7 @@ OF_KERAS_3 = {
 @pytest.mark.parametrize(
     ("recipe", "fronts", "absent"),
     [
-        ("pytorch", "horovod.torch", set()),
+        pytest.param("pytorch", "horovod.torch", set(), marks=pytest.mark.full),
         ("tensorflow", OF_TENSORFLOW, OF_KERAS_3),
         pytest.param(
             *("tensorflow:keras2", OF_TENSORFLOW),
