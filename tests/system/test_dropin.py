@@ -63,6 +63,7 @@ def test_session_that_rank_0_restores_goes_on_from_there_on_all_ranks(tmp_path: 
     assert "gradients are synchronous throughout" in output
 
 
+@pytest.mark.full
 def test_two_networks_with_a_team_each_get_every_mean_once(tmp_path: Path) -> None:
     said, output = _ran(OLD / "gan_two_teams.py", tmp_path, "3")
     for rank in (0, 1):

@@ -119,8 +119,12 @@ def test_library_into_which_debians_mpich_was_linked_is_refused_by_its_name(
     ("package", "place", "words"),
     [
         ("tini", "usr/bin/tini-static", ("tini-static", "-g", "--")),
-        ("gosu", "usr/sbin/gosu", ("gosu", "nobody")),
-        ("util-linux", "usr/bin/setpriv", ("setpriv", "--reuid", "nobody", "--clear-groups")),
+        pytest.param("gosu", "usr/sbin/gosu", ("gosu", "nobody"), marks=pytest.mark.full),
+        pytest.param(
+            *("util-linux", "usr/bin/setpriv"),
+            ("setpriv", "--reuid", "nobody", "--clear-groups"),
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_program_behind_debians_wrappers_is_checked(

@@ -630,6 +630,7 @@ def test_ipyparallels_own_notebooks_get_the_ranks(name: str, state: Path, exampl
         kernel.close()
 
 
+@pytest.mark.full
 def test_ipyparallels_clusters_are_the_ranks(state: Path) -> None:
     with notebooks.notebook("cluster", "--lab", "none", state=state) as started:
         kernel = started.kernel()

@@ -327,6 +327,7 @@ def test_launcher_of_the_image_starts_a_known_mpi_too_and_ends_with_its_ranks_co
     assert done.returncode == 121 and "--mpi container" in done.stderr, done.stderr
 
 
+@pytest.mark.full
 def test_serial_mpi_of_debians_mumps_leaves_ranks_alone_and_is_refused_at_run_time(
     tmp_path: Path,
 ) -> None:

@@ -263,7 +263,8 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
            "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # fmt: skip
 
 
-@pytest.mark.parametrize("mpi", [pytest.param("host", marks=pytest.mark.full), "container"])
+@pytest.mark.full  # an Open MPI and its image
+@pytest.mark.parametrize("mpi", ["host", "container"])
 def test_second_libopen_pal_fails_the_proof(mpi: str, old_pal: Path) -> None:
     which = hosts.openmpi() if mpi == "host" else mpi
     run = (
