@@ -107,6 +107,28 @@ def test_removed_preload_is_named_and_ranks_without_the_launchers_variables_are_
     assert "python3" in finding["where"] and "env -i" in finding["why"]
 
 
+@pytest.mark.parametrize(
+    ("start", "code"),
+    [
+        ('env -i PATH="$PATH"', 122),  # on the image's MPI
+        ("env -u PMI_RANK -u PMI_SIZE -u PMI_FD -u PMI_PORT", 0),
+    ],
+)
+def test_program_of_each_rank_alone_after_one_that_is_proved_is_reported(
+    start: str, code: int
+) -> None:
+    hello = (
+        "python3 -c 'from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); print(MPI.COMM_WORLD.size)'"
+    )
+    done = fairlead("run", "-n", "2", hosts.image(), "--", "sh", "-c", f"{hello}; {start} {hello}")
+    assert sorted(done.stdout.split()) == ["1", "1", "2", "2"], done.stdout + done.stderr
+    assert done.returncode == code and "proved on 2 ranks" in done.stderr, done.stderr
+    assert (
+        f"{'error' if code else 'warning'}[world-size]: apart from what is proved, every rank was alone"
+        in done.stderr
+    )
+
+
 @pytest.mark.parametrize("strip", [False, True])
 def test_program_that_contains_an_mpi_fails_the_proof(strip: bool, apart: Path) -> None:
     """Dynamically linked, but for Debian's libmpich.a."""

@@ -1391,31 +1391,58 @@ EXPORT void quick_exit(int code)
     leave(code);
 }
 
-/* What is started without the witness cannot prove anything, and without any of a launcher's variables it is a world of
- * its own. A rank keeps 32 of these: one that starts ten thousand such programs starts few different ones. */
-static void bare(const char *program, char *const env[])
+/* Adds a command's words to a note, in one line; none of them if they are too long. */
+static void add_words(char *text, size_t room, char *const argv[])
 {
-    static const char *const launchers[] = {"FAIRLEAD_RANK=", "PMI", "OMPI_", "PRTE_", "PALS_", "FLUX_", "JSM_", "ALPS_",
-                                            "SLURM_", "I_MPI_", "MPI_", "MV2_", "MVP_", "HYDRA_", 0};
-    char name[32], text[700];
-    unsigned hash = 0;
+    size_t start = strlen(text), at = start;
+    for (int i = 1; argv && argv[0] && argv[i]; i++) {
+        int n = snprintf(text + at, room - at, "%s%s", i == 1 ? "words=" : "\x1f", argv[i]);
+        if (n < 0 || at + n + 2 > room) {
+            text[start] = 0;
+            return;
+        }
+        at += n;
+    }
+    for (size_t i = start; i < at; i++)
+        if (text[i] == '\n')
+            text[i] = '\x1e';
+    if (at > start)
+        memcpy(text + at, "\n", 2);
+}
+
+static unsigned hashed(unsigned hash, const char *text)
+{
+    for (; text && *text; text++)
+        hash = hash * 31 + (unsigned char)*text;
+    return hash;
+}
+
+/* What is started without the witness cannot prove anything, and without any of the variables by which a launcher connects
+ * its ranks it is a world of its own. A rank keeps 32 of these: one that starts ten thousand such programs starts few
+ * different ones. */
+static void bare(const char *program, char *const argv[], char *const env[])
+{
+    static const char *const launchers[] = {"PMI", "PALS_", "FLUX_", "JSM_", "ALPS_", "SLURM_", 0};
+    char name[32], text[1500];
     int ranked = 0;
-    if (!arrived || !plan.folder[0] || preloads(env) || proved_before())
+    if (!arrived || !plan.folder[0] || preloads(env))
         return;
     for (char *const *e = env; e && *e; e++)
         for (int i = 0; launchers[i]; i++)
             ranked |= !strncmp(*e, launchers[i], strlen(launchers[i]));
-    for (const char *at = program; *at; at++)
-        hash = hash * 31 + (unsigned char)*at;
+    unsigned hash = hashed(0, program);
+    for (int i = 1; i < 3 && argv && argv[0] && argv[i] && argv[i - 1]; i++)
+        hash = hashed(hash, argv[i]);
     snprintf(name, sizeof name, "bare.%u", hash % 32);
     snprintf(text, sizeof text, "rank=%.60s\nprogram=%.500s\nranked=%d\n", plan.me, program, ranked);
+    add_words(text, sizeof text, argv);
     note(name, text, strlen(text), 0);
 }
 
 EXPORT int execve(const char *path, char *const argv[], char *const env[])
 {
     depart("exec", 1);
-    bare(path, env);
+    bare(path, argv, env);
     return (int)syscall(SYS_EXECVE, path, argv, env);
 }
 
@@ -1427,7 +1454,7 @@ EXPORT int execv(const char *path, char *const argv[])
 EXPORT int execvp(const char *file, char *const argv[])
 {
     depart("exec", 1);
-    bare(file, environ);
+    bare(file, argv, environ);
     return execvpe(file, argv, environ);
 }
 

@@ -221,11 +221,13 @@ class Bare:
     Attributes:
         program: its path, or its name where PATH was searched.
         ranked: it had some of the variables by which a launcher connects its ranks.
+        words: what follows the program in its command; nothing where that is not known.
     """
 
     rank: str
     program: str
     ranked: bool
+    words: tuple[str, ...] = ()
 
 
 def bare(folder: Path) -> Iterable[Bare]:
@@ -233,9 +235,15 @@ def bare(folder: Path) -> Iterable[Bare]:
     for path in sorted(folder.glob("bare.*")):
         if path.suffix == ".partial":
             continue
-        lines = path.read_text(errors="replace").splitlines()
+        lines = path.read_text(errors="replace").split("\n")
         report = dict(line.split("=", 1) for line in lines if "=" in line)
-        yield Bare(report.get("rank", ""), report.get("program", "?"), report.get("ranked") != "0")
+        words = report.get("words", "").replace("\x1e", "\n")
+        yield Bare(
+            report.get("rank", ""),
+            report.get("program", "?"),
+            report.get("ranked") != "0",
+            tuple(words.split("\x1f")) if words else (),
+        )
 
 
 def _files(lines: Iterable[str]) -> tuple[File, ...]:

@@ -28,6 +28,7 @@ from fairlead.proof.verdict import (
     by_node,
     judged,
     numbers,
+    other_worlds,
     places,
     world_of,
 )
@@ -187,6 +188,15 @@ class Startup:
             self.look()
         if failure := self.unproved().failed(proved=self.proof is not None):
             raise FairleadError(failure, ExitCode.PROOF_FAILED)
+
+    def besides(self) -> Iterator[Finding]:
+        """Warnings on what ranks have run apart from what is proved; nothing where nothing is."""
+        if self.proof is None:
+            return
+        worlds = [read_records(path, self.folder) for path in reports(self.folder, "proof")]
+        yield from other_worlds(self._expected.plan, self._ranks, worlds)
+        if doubt := self.unproved().besides():
+            yield doubt
 
     def unproved(self) -> Unproved:
         """What the processes had mapped that have not proved anything."""

@@ -8,10 +8,12 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from fairlead.base.errors import Finding, error, warning
+from fairlead.base.python_imports import package_of
 from fairlead.mpi.cross_abi import some
 from fairlead.proof.observe import Bare, Sighting
 from fairlead.proof.verdict import RankProof, kept_by_remedy, why_kept
 from fairlead.swap.model import Plan
+from fairlead.swap.python_reach import surely_imported
 from fairlead.swap.reach import Kind, reach
 
 _COMMAND = 280  # characters
@@ -44,7 +46,7 @@ class Unproved:
         """
         wrong = [s for s in self.sightings if s.wrong and (s.ran or not proved)]
         if not wrong:
-            return None if proved else self._alone()
+            return self._alone(proved)
         # One that was looked at shows more; among the others, those with another MPI come first.
         first = min(wrong, key=lambda s: (not s.mapped.foreign, not s.unseen, s.rank, s.pid))
         file = first.wrong[0]
@@ -62,21 +64,33 @@ class Unproved:
             remedy=remedy,
         )
 
-    def _alone(self) -> Finding | None:
-        """The error on programs with an MPI that every rank has started without any variable of the launcher."""
+    def _alone(self, proved: bool) -> Finding | None:
+        """The error on programs with an MPI that every rank has started without any variable of the launcher.
+
+        Args:
+            proved: another program of the launch was.
+        """
         unloaded = any(s.unseen == "unloaded" and not s.rank for s in self.sightings)
         without = [b for b in self.bare if not b.ranked]
-        alone = [b for b in without if unloaded or _uses_mpi(self.plan, b.program)]
+        alone = [b for b in without if unloaded or _loads_mpi(self.plan, b)]
         # A static program that cleans it, as busybox does, tells nobody.
         bare = [s.program for s in self.sightings if s.unseen == "unloaded" and not s.ranked]
         if self.ranks < 2 or max(len({b.rank for b in alone}), len(bare)) < self.ranks:
             return None
         return error(
-            "world-size-cleaned",
+            "world-size-cleaned-besides" if proved else "world-size-cleaned",
             asked=self.ranks,
             program=alone[0].program if alone else bare[0],
             launcher_path=self.plan.launcher.path,
         )
+
+    def besides(self) -> Finding | None:
+        """The warning, in a launch that is proved, on programs without the witness that may use an MPI."""
+        unknown = [b for b in self.bare if _loads_mpi(self.plan, b) is not False]
+        if not unknown:
+            return None
+        programs = some(list(dict.fromkeys(b.program for b in unknown)))
+        return warning("unproved-besides", programs=programs, ranks=_ranks(unknown))
 
     def doubt(self, command: Sequence[str]) -> Finding:
         """The warning on a launch of ``command`` that ended well."""
@@ -128,10 +142,23 @@ class Unproved:
         ]
 
 
-def _uses_mpi(plan: Plan, program: str) -> bool:
-    """Whether a program of the image, by its name or path, needs an MPI by its links."""
-    programs = reach(plan.facts, replace(plan.request, apps=(program,), command=())).programs
-    return bool(programs) and all(p.kind is Kind.LINKED for p in programs)
+def _loads_mpi(plan: Plan, started: Bare) -> bool | None:
+    """Whether a program of the image loads an MPI, by its links or the modules that its words name; None: perhaps."""
+    command = (started.program, *started.words)
+    reached = reach(plan.facts, replace(plan.request, apps=(), command=command))
+    if not reached.programs or not reached.files:
+        return False
+    kinds = {program.kind for program in reached.programs if not program.perhaps}
+    named = {package_of(elf.path)[1] for elf in reached.files}
+    certain = kinds == {Kind.LINKED} or (
+        kinds == {Kind.PYTHON} and named & surely_imported(plan.facts, plan.request, command)
+    )
+    return True if certain else None
+
+
+def _ranks(of: Sequence[Bare]) -> str:
+    ranks = sorted({b.rank for b in of}, key=lambda name: (len(name), name))
+    return ", ".join(ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
 def _dynamic(plan: Plan) -> str:

@@ -7,7 +7,7 @@ likely cause, and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePath
@@ -178,6 +178,41 @@ def nested(ranks: Iterable[RankProof]) -> bool:
         if rank.launched and rank.size > 1:
             within.setdefault(rank.launched, set()).add(rank.rank)
     return any(len(several) > 1 for several in within.values())
+
+
+def other_worlds(
+    plan: Plan, asked: int, worlds: Sequence[Sequence[RankProof]]
+) -> Iterator[Finding]:
+    """The warning on a proved launch each of whose ranks was also alone, or a job of its own.
+
+    Args:
+        worlds: that have reported, of the launch and of programs that its ranks have run by themselves.
+    """
+    if asked < 2:
+        return
+    of = {
+        rank.launched: len(world)
+        for world in worlds
+        for rank in world
+        if rank.launched and len({other.launched for other in world}) == 1
+    }
+    if len(of) < asked:
+        return
+    most = max(of.values())
+    sizes = f"{len(of)} programs reported a world of {', '.join(map(str, list(of.values())[:8]))}"
+    how = (
+        "every rank was alone in a program that it ran",
+        "the launcher's variables and descriptors (PMI_FD, PMI_RANK) did not reach that program",
+        "nothing, if the ranks are meant to be apart there; else start it with the environment that the rank has",
+    )
+    if most > 1:
+        how = (
+            f"every rank started a job of {most} ranks of its own",
+            "the command starts mpiexec, mpirun or srun, which `fairlead run` does already",
+            "nothing, if these jobs are meant to be apart; else remove the launcher from the command",
+        )
+    given = {"launcher_path": plan.launcher.path, "seen": sizes}
+    yield warning("world-size-besides", what=how[0], why=how[1], remedy=how[2], **given)
 
 
 def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:

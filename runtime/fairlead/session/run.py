@@ -269,6 +269,8 @@ def _launched(
         if network:
             network.last_look(options.on_finding)
         startup.last_look()
+        for doubt in startup.besides():
+            options.on_finding(doubt)
         worlds.look(last=True)
     finally:
         preload.clear(folder)

@@ -70,6 +70,12 @@ def imported(
     return _closed(facts, request, name, own)
 
 
+def surely_imported(facts: ImageFacts, request: Request, words: Sequence[str]) -> frozenset[str]:
+    """The packages that the text or script which a Python's words name imports in any case, by name."""
+    own = _of_words(facts, request, words)[1] if words and is_python(words[0]) else None
+    return frozenset(own.sure if own else ())
+
+
 def _of_words(
     facts: ImageFacts, request: Request, words: Sequence[str]
 ) -> tuple[str, Imports | None]:

@@ -15,6 +15,7 @@ from tests.support.recorded import host, image, planned
 
 from fairlead import native
 from fairlead.base.errors import ExitCode, FairleadError, Severity
+from fairlead.base.python_imports import Imports
 from fairlead.elf.facts import Elf
 from fairlead.proof import closure
 from fairlead.proof.closure import File, Library, judged, libraries, setting
@@ -249,7 +250,9 @@ def test_ranks_that_start_their_program_without_the_launchers_variables_are_alon
     seen = sighting(mapped=right, unseen="unloaded", program="/bin/python3", rank="")
     assert Unproved(plan, (seen,), (), other, 2).failed()
     assert Unproved(plan, (replace(seen, rank="0"),), (), other, 2).failed() is None
-    assert Unproved(plan, (), (), both, 2).failed(proved=True) is None
+    besides = Unproved(plan, (), (), both, 2).failed(proved=True)
+    assert besides and besides.check == "world-size" and "apart from what is proved" in besides.what
+    assert Unproved(plan, (), (), both[:1], 2).failed(proved=True) is None
     # A static env, as busybox has one, notes nothing of what it starts.
     bare = replace(seen, program="/app/a", ranked=False)
     found = Unproved(plan, (bare, replace(bare, pid=8)), (), (), 2).failed()
@@ -262,11 +265,51 @@ def test_ranks_that_start_their_program_without_the_launchers_variables_are_alon
 
 
 @pytest.mark.parametrize(
+    ("words", "loads"),
+    [
+        (("/app/a",), True),
+        (("/bin/date",), False),
+        (("/bin/env", "/app/a"), True),
+        (("/usr/bin/python3", "-c", "from mpi4py import MPI"), True),
+        (("/usr/bin/python3", "-c", "import json\nprint(1)"), False),
+        (("/usr/bin/python3", "unknown.py"), None),
+    ],
+)
+def test_program_without_the_witness_is_reported_unless_it_loads_no_mpi(
+    words: tuple[str, ...], loads: bool | None
+) -> None:
+    module = "/usr/lib/python3/dist-packages/mpi4py/MPI.so"
+    needed = ("libmpi.so.12",)
+    app = Elf("/app/a", "x64", needed=needed, interpreter="/lib/ld.so", can_start=True)
+    own = image()
+    facts = replace(
+        own,
+        consumers=(app, Elf(module, "x64", needed=needed)),
+        leads={path: {"libmpi.so.12": own.mpis[0].path} for path in ("/app/a", module)},
+        programs={
+            "/app/a": "",
+            "/bin/env": "starts",
+            "/bin/date": "",
+            "/usr/bin/python3": "python",
+        },
+        python_imports={module: Imports()},
+    )
+    started = tuple(Bare(rank, words[0], False, words[1:]) for rank in ("0", "1"))
+    unproved = Unproved(planned(facts), (), (), started, 2)
+    assert bool(unproved.failed(proved=True)) is (loads is True)
+    finding = unproved.besides()
+    assert (finding is None) is (loads is False)
+    assert finding is None or (finding.check, finding.severity) == ("unproved", Severity.WARNING)
+
+
+@pytest.mark.parametrize(
     ("code", "found"),
     [
         ("os.execve('/bin/true', ['true'], {})", [Bare("3", "/bin/true", False)]),
         ("os.environ.clear(); os.execvp('/bin/true', ['true'])", [Bare("3", "/bin/true", False)]),
         ("os.unsetenv('LD_PRELOAD'); os.execv('/bin/true', ['true'])", [Bare("3", "/bin/true", True)]),
+        ("os.execve('/bin/true', ['true', 'a', 'b\\nc'], {'OMPI_MCA_x': '1'})", [Bare("3", "/bin/true", False, ("a", "b\nc"))]),
+        ("os.execve('/bin/true', ['true', 'a' * 2000], {})", [Bare("3", "/bin/true", False)]),
         ("os.execv('/bin/true', ['true'])", []),
         ("subprocess.run(['true'], env={'PATH': '/bin'})", [Bare("3", "/bin/true", False)]),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.recorded import HYDRA, OPENMPI, ROOT_ENGINE, SITE, image, planned
 
-from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.proof.preload import Expected, Startup, asked, read_records
 from fairlead.proof.verdict import Proof
@@ -184,6 +184,31 @@ def test_later_program_of_one_rank_is_none_of_the_launchs_world(
     (tmp_path / "proof.11.1").write_bytes(record(plan, 0, launched=0) + record(plan, 1, launched=1))
     startup.look()
     assert output[0].holds and [r.size for r in output[0].ranks] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("worlds", "words"),
+    [
+        ([[0], [1]], "alone"),
+        ([[0]], ""),
+        ([[0, 0], [1, 1]], "a job of 2 ranks of its own"),
+        ([[0, 1]], ""),
+    ],
+)
+def test_worlds_of_each_ranks_own_besides_the_proved_one_are_reported(
+    worlds: list[list[int]], words: str, start: Start, tmp_path: Path
+) -> None:
+    plan = planned()
+    startup, _, _ = start(plan)
+    (tmp_path / "proof.7.0").write_bytes(record(plan, 0, launched=0) + record(plan, 1, launched=1))
+    startup.look()
+    for number, launched in enumerate(worlds, 8):
+        size = len(launched)
+        parts = [record(plan, i, size=size, launched=outer) for i, outer in enumerate(launched)]
+        (tmp_path / f"proof.{number}.0").write_bytes(b"".join(parts))
+    findings = list(startup.besides())
+    assert [f.check for f in findings] == ["world-size"] * bool(words)
+    assert all(words in f.what and f.severity is Severity.WARNING for f in findings)
 
 
 def test_later_program_on_another_mpi_is_refused(start: Start, tmp_path: Path) -> None:
