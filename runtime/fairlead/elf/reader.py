@@ -55,6 +55,7 @@ _FORTRAN_INIT, _FORTRAN_RANK = (
 )
 _OPEN_MPI, _MPICH = re.compile(rb"ompi_mpi_comm_world\0"), re.compile(rb"\0MPI[RD]_")
 # Linkers let a name share the end of a longer one, so what precedes it says nothing.
+_FILTERS = ("DT_FILTER", "DT_AUXILIARY")
 _OPENS = (b"dlopen\0", b"dlmopen\0")
 _STARTS = (
     b"execl\0", b"execle\0", b"execlp\0", b"execv\0", b"execve\0", b"execvp\0", b"execvpe\0", b"execveat\0",
@@ -312,7 +313,8 @@ def _facts(elf: ELFFile, name: str) -> Elf:
     interpreter = next((s.get_interp_name() for s in _segments(elf, _INTERP)), "")
     can_start = bool(interpreter or tags["DT_FLAGS_1"]) or elf.header.e_type == "ET_EXEC"
     can_start = can_start and not tags["DT_SONAME"]  # libraries may print their version
-    opens = any(name in names for name in _OPENS)
+    # A filter's functions are those of the library that the loader opens for it (ld(1), -f and -F).
+    opens = any(name in names for name in _OPENS) or bool(tags["DT_FILTER"] + tags["DT_AUXILIARY"])
     starts = can_start and _starts(elf, names if interpreter else None)
     nccl_exports = _nccl_exports(elf, names)
     del names  # before other names are read
@@ -434,13 +436,15 @@ def _constants(elf: ELFFile) -> Iterator[tuple[mmap.mmap, list[tuple[int, int]]]
 
 
 def _tags(dynamic: Any) -> dict[str, list[str]]:
-    """The strings of the dynamic section, by tag, in order; of DT_FLAGS_1 only whether it says PIE."""
-    wanted = ("DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH", "DT_FLAGS_1")
+    """The strings of the dynamic section, by tag, in order; of DT_FLAGS_1 only whether it says PIE, of filters that they are there."""
+    wanted = ("DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH", "DT_FLAGS_1", *_FILTERS)
     values: dict[str, list[str]] = {kind: [] for kind in wanted}
     for tag in dynamic.iter_tags() if dynamic else ():
         kind = tag.entry.d_tag
         if kind == "DT_FLAGS_1":
             values[kind] += ["PIE"] if tag.entry.d_val & _PIE else []
+        elif kind in _FILTERS:
+            values[kind].append(kind)
         elif kind in values:
             values[kind].append(getattr(tag, kind.removeprefix("DT_").lower()))
     return values

@@ -194,7 +194,7 @@ def other_worlds(
         rank.launched: len(world)
         for world in worlds
         for rank in world
-        if rank.launched and len({other.launched for other in world}) == 1
+        if rank.launched and rank.size == len(world) and len({r.launched for r in world}) == 1
     }
     if len(of) < asked:
         return
@@ -280,12 +280,19 @@ def places(nodes: Mapping[tuple[str, str], Sequence[RankProof]]) -> str:
 
 def _mpi(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
     """Which MPI the ranks have, and which libraries below it."""
+    if plan.unknown_mpi and _forwards(plan):
+        return ()
     return (
         *_one_mpi(proof),
         *_planned_file(plan, proof),
         *_closure(plan, proof),
         *_version(plan, proof),
     )
+
+
+def _forwards(plan: Plan) -> bool:
+    """Whether the image's MPI may be the front of another one, which it opens: MPItrampoline, wi4mpi, a filter."""
+    return any(m.elf.opens for m in plan.facts.mpis if m.path == plan.planned_file)
 
 
 def _world(plan: Plan, proof: Proof) -> list[Finding]:

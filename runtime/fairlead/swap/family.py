@@ -198,7 +198,7 @@ def own_library(facts: ImageFacts, request: Request) -> MpiLibrary | None:
 def _no_family(image: str, facts: ImageFacts, engine: Engine) -> FairleadError:
     """Why there is nothing to plan for: no MPI, none that could be replaced, or none that is known."""
     contain = [elf.path for elf in facts.consumers if contains_mpi(elf)]
-    unknown = [m.path for m in facts.mpis]
+    unknown = [m.path for m in facts.mpis if m.family is AbiFamily.UNKNOWN]
     missing = [f"{n} of {e.path}" for e in facts.consumers for n in e.needed if is_request(n)]
     if unknown:
         return fail("mpi-unknown", image=image, names=some(unknown))

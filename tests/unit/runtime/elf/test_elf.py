@@ -92,6 +92,9 @@ def test_read_program_without_a_static_mpi_contains_none(tmp_path: Path) -> None
     assert not contains_mpi(reader.read(compiled(tmp_path / "libtrace.so", opens)))
     assert not reader.read(compiled(tmp_path / "plain", PLAIN, "-static")).holds
     assert reader.read(compiled(tmp_path / "opens", OPENS)).opens
+    for option in ("-f", "-F"):  # the loader opens the library behind it
+        words = (f"-Wl,{option},libmpi.so.12",)
+        assert reader.read(compiled(tmp_path / f"libfilter{option}.so.1", opens, *words)).opens
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fEL", b"#!/bin/sh\necho\n", b"\x7fELF", b"MZ" * 99])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,21 +191,24 @@ def test_later_program_of_one_rank_is_none_of_the_launchs_world(
     ("worlds", "words"),
     [
         ([[0], [1]], "alone"),
+        ([["0 of 2"], ["1 of 2"]], ""),  # of an unknown MPI each rank reports by itself
         ([[0]], ""),
         ([[0, 0], [1, 1]], "a job of 2 ranks of its own"),
         ([[0, 1]], ""),
     ],
 )
 def test_worlds_of_each_ranks_own_besides_the_proved_one_are_reported(
-    worlds: list[list[int]], words: str, start: Start, tmp_path: Path
+    worlds: list[list[int | str]], words: str, start: Start, tmp_path: Path
 ) -> None:
     plan = planned()
     startup, _, _ = start(plan)
     (tmp_path / "proof.7.0").write_bytes(record(plan, 0, launched=0) + record(plan, 1, launched=1))
     startup.look()
     for number, launched in enumerate(worlds, 8):
-        size = len(launched)
-        parts = [record(plan, i, size=size, launched=outer) for i, outer in enumerate(launched)]
+        size = 2 if isinstance(launched[0], str) else len(launched)
+        parts = [
+            record(plan, i, size=size, launched=str(outer)[0]) for i, outer in enumerate(launched)
+        ]
         (tmp_path / f"proof.{number}.0").write_bytes(b"".join(parts))
     findings = list(startup.besides())
     assert [f.check for f in findings] == ["world-size"] * bool(words)
@@ -354,9 +358,9 @@ def test_asked_reports_ranks_inode_folder_and_file(tmp_path: Path) -> None:
     assert output == {"FAIRLEAD_PROOF": f"4|77||{plan.planned_file}"} and not binds
 
 
-def unknown(tmp_path: Path) -> Plan:
+def unknown(tmp_path: Path, opens: bool = False) -> Plan:
     """Of an image's own MPI, whose family nobody knows."""
-    elf = Elf("/opt/tiny/lib/libtiny.so.1", "x64", "libtiny.so.1")
+    elf = Elf("/opt/tiny/lib/libtiny.so.1", "x64", "libtiny.so.1", opens=opens)
     library = MpiLibrary(elf, AbiFamily.UNKNOWN, "unknown", "", "2.2", pmi="pmi")
     app = Elf("/opt/tiny/bin/app", "x64", needed=("libtiny.so.1",), interpreter="/lib/ld.so")
     facts = replace(
@@ -388,6 +392,21 @@ def test_unknown_mpi_is_proved_by_each_ranks_own_report_without_a_message(
     (proof,) = proofs
     assert proof.holds and [r.ring_ok for r in proof.ranks] == [None, None]
     assert "ring" in {f.check for f in proof.findings}
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_mpi_behind_one_that_opens_libraries_is_none_too_many(
+    opens: bool, start: Start, tmp_path: Path
+) -> None:
+    """As MPItrampoline, whose functions call those of the MPI that it opens."""
+    made = unknown(tmp_path, opens)
+    startup, proofs, _ = start(made)
+    for rank in range(2):
+        text = asked_record(made, rank).rstrip(b"\0") + b"mpi=00:1b 9 /usr/lib/libmpich.so.12\n"
+        (tmp_path / f"proof.{rank}").write_bytes(text.ljust(2048, b"\0"))
+    with nullcontext() if opens else pytest.raises(FairleadError, match="maps 2 MPI libraries"):
+        startup.look()
+    assert [proof.holds for proof in proofs] == [opens]
 
 
 def test_ranks_of_an_unknown_mpi_get_time_to_ask_about_more_than_themselves(
