@@ -52,12 +52,21 @@ void *memchr(const void *, int, size_t);
 long syscall(long, ...);
 int *__errno_location(void);
 int execvpe(const char *, char *const[], char *const[]);
+int mprotect(void *, size_t, int);
 
 /* Before glibc 2.34 not in libc: absent in a program that does not link libdl. */
 typedef struct { const char *file; void *base; const char *symbol; void *address; } Found;
 void *dlopen(const char *, int) __attribute__((weak));
 void *dlsym(void *, const char *) __attribute__((weak));
 int dladdr(const void *, Found *) __attribute__((weak));
+
+/* elf(5) and dl_iterate_phdr(3), as far as they are needed. */
+typedef struct { unsigned kind, flags; unsigned long offset, address, physical, in_file, size, align; } Segment;
+typedef struct { unsigned long base; const char *name; const Segment *segments; unsigned short count; } Object;
+typedef struct { unsigned long tag, value; } Tag;
+typedef struct { unsigned name; unsigned char info, other; unsigned short section; unsigned long value, size; } Symbol;
+typedef struct { unsigned long place, info, addend; } Relocation;
+int dl_iterate_phdr(int (*)(Object *, size_t, void *), void *) __attribute__((weak));
 
 enum { RECORD = 2048, RING = 65536, FAILED = 122, PATIENCE_S = 30, LIBRARIES = 128, NAMED = 4 };
 enum { EINTR = 4, EBADF = 9, EAGAIN = 11 };
@@ -198,10 +207,102 @@ static int preloads(char *const env[])
     return set && strstr(set, "witness");
 }
 
+enum { PT_LOAD = 1, PT_DYNAMIC = 2, PT_GNU_RELRO = 0x6474e552 };
+enum { DT_PLTRELSZ = 2, DT_STRTAB = 5, DT_SYMTAB = 6, DT_RELA = 7, DT_RELASZ = 8, DT_JMPREL = 23, TAGS = 24 };
+enum { WEAK = 2, PROT_READ = 1, PROT_WRITE = 2, LEAST_PAGE = 4096 };
+
+static int is_within(const Object *object, unsigned kind, unsigned long address)
+{
+    for (int i = 0; i < object->count; i++) {
+        const Segment *s = &object->segments[i];
+        if (s->kind == kind && address - object->base - s->address < s->size)
+            return 1;
+    }
+    return 0;
+}
+
+/* Whether the loader has made a place read-only: the pages that are whole within that segment. */
+static int is_sealed(const Object *object, unsigned long place)
+{
+    for (int i = 0; i < object->count; i++) {
+        const Segment *s = &object->segments[i];
+        unsigned long from = object->base + s->address, to = (from + s->size) & -(unsigned long)LEAST_PAGE;
+        if (s->kind == PT_GNU_RELRO && place >= from && place < to)
+            return 1;
+    }
+    return 0;
+}
+
+static Object own; /* this library */
+
+static int find_own(Object *object, size_t size, void *unused)
+{
+    (void)size, (void)unused;
+    if (!is_within(object, PT_LOAD, (unsigned long)find_own))
+        return 0;
+    own = *object;
+    return 1;
+}
+
+static int is_mpis(const char *name)
+{
+    name += *name == 'P' || *name == 'p';
+    return !strncmp(name, "MPI_", 4) || !strncmp(name, "mpi_", 4);
+}
+
+/* Takes functions of this library out of the places of an object that may do without. */
+static void take_out(const Object *object, const Relocation *at, size_t count, const Symbol *symbols, const char *texts)
+{
+    for (; count--; at++) {
+        const Symbol *symbol = &symbols[at->info >> 32];
+        unsigned long place = object->base + at->place, page = place & -(unsigned long)LEAST_PAGE;
+        if (!(at->info >> 32) || symbol->section || symbol->info >> 4 != WEAK || !is_mpis(texts + symbol->name) ||
+            !is_within(object, PT_LOAD, place) || !is_within(&own, PT_LOAD, *(unsigned long *)place))
+            continue;
+        int sealed = is_sealed(object, place);
+        if (sealed && mprotect((void *)page, LEAST_PAGE, PROT_READ | PROT_WRITE))
+            continue;
+        *(unsigned long *)place = 0;
+        if (sealed)
+            mprotect((void *)page, LEAST_PAGE, PROT_READ);
+    }
+}
+
+static int look_for_weak(Object *object, size_t size, void *unused)
+{
+    unsigned long tags[TAGS] = {0};
+    (void)size, (void)unused;
+    for (int i = 0; i < object->count; i++)
+        if (object->segments[i].kind == PT_DYNAMIC)
+            for (const Tag *t = (const Tag *)(object->base + object->segments[i].address); t->tag; t++)
+                if (t->tag < TAGS)
+                    tags[t->tag] = t->value;
+    static const int pointers[] = {DT_STRTAB, DT_SYMTAB, DT_RELA, DT_JMPREL};
+    for (int i = 0; i < 4; i++) /* glibc has added the base, musl has not */
+        if (tags[pointers[i]] && !is_within(object, PT_LOAD, tags[pointers[i]]))
+            tags[pointers[i]] += object->base;
+    const Symbol *symbols = (const Symbol *)tags[DT_SYMTAB];
+    const char *texts = (const char *)tags[DT_STRTAB];
+    if (!symbols || !texts || object->base == own.base)
+        return 0;
+    take_out(object, (const Relocation *)tags[DT_RELA], tags[DT_RELASZ] / sizeof(Relocation), symbols, texts);
+    take_out(object, (const Relocation *)tags[DT_JMPREL], tags[DT_PLTRELSZ] / sizeof(Relocation), symbols, texts);
+    return 0;
+}
+
+/* A program may be made for both, and see by the address of MPI_Init whether there is an MPI: a weak symbol. */
+static void leave_weak_ones_alone(void)
+{
+    if (dl_iterate_phdr && dlsym && !dlsym(NEXT, "MPI_Init") && !dlsym(NEXT, "mpi_init_") &&
+        dl_iterate_phdr(find_own, 0))
+        dl_iterate_phdr(look_for_weak, 0);
+}
+
 __attribute__((constructor)) static void arrive(void)
 {
     char line[160], host[80];
     born = getpid();
+    leave_weak_ones_alone();
     if (!asked())
         return;
     host_name(host, sizeof host);

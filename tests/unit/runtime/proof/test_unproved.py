@@ -328,6 +328,20 @@ def test_witness_notes_what_is_started_without_it(
     assert sorted(bare(tmp_path), key=str) == found
 
 
+@pytest.mark.parametrize("words", ["", "-no-pie", "-Wl,-z,now,-z,relro", "-Wl,-z,lazy,-z,norelro"])
+def test_program_that_may_do_without_mpi_sees_none_where_there_is_none(
+    words: str, tmp_path: Path
+) -> None:
+    code = "int MPI_Init(void *, void *) __attribute__((weak));\n"
+    code += "int main(void) { return MPI_Init ? 3 + MPI_Init(0, 0) : 0; }"
+    witness = native.ensure(native.WITNESS, tmp_path / "cache")
+    library = compiled(tmp_path / "libmpi.so.12", MPICH)
+    for behind, result in (((), 0), (("-Wl,--no-as-needed", str(library)), 3)):
+        program = compiled(tmp_path / "perhaps", code, *words.split(), *behind)
+        env = {"LD_PRELOAD": str(witness), "LD_LIBRARY_PATH": str(tmp_path)}
+        assert subprocess.run([program], env=env).returncode == result
+
+
 def test_startup_with_another_mpi_and_no_proof_fails_at_the_end(tmp_path: Path) -> None:
     plan = planned()
     startup = Startup(Expected(plan, 2, PLANNED, tmp_path), 30.0, lambda proof: None)
