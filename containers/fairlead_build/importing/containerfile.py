@@ -20,7 +20,8 @@ from fairlead_build.importing.context import Context
 from fairlead_build.importing.ledger import Ledger, env_hint
 from fairlead_build.importing.located import Located, has_content, of_lines, split_lines
 
-_HEREDOC = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)([A-Za-z0-9_.]+)\2")
+# A whole word of an instruction: BuildKit takes nothing inside of a word for a here-document.
+_HEREDOC = re.compile(r"[0-9]*<<(-?)(['\"]?)([A-Za-z0-9_.+-]+)\2")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?\s*")
 _SHELLS = {"sh", "bash", "dash", "ash"}
 _FILES = "[files]"
@@ -131,7 +132,8 @@ def _instructions(text: str, escape: str) -> Iterator[_Instruction]:
         value = whole[len(keyword) :].strip()
         closed, bodies = True, []
         if keyword.upper() in ("RUN", "COPY", "ADD"):
-            for tabs, quote, delimiter in _HEREDOC.findall(value.text):
+            words = (_HEREDOC.fullmatch(word) for word in _words(value.text, escape))
+            for tabs, quote, delimiter in (word.groups() for word in words if word):
                 body, ends = _body(rows, lines, delimiter, tabs)
                 bodies.append(_Body(delimiter, not quote, body))
                 closed = closed and ends
@@ -290,6 +292,7 @@ class _Reader:
             why = "where it is, is known only while building"
             return self._lose(why, "`fairlead run --workdir`")
         folder = self.interpreter.folder = resolved(self.interpreter.folder, folder)
+        self.ledger.folders.add(folder)
         if folder != "/":
             why = "programs start in the folder that they are called from"
             self._lose(why, f"`fairlead run --workdir {folder}`")
@@ -313,6 +316,7 @@ class _Reader:
                 return self._lose(
                     f"it needs `{flag[0].strip()}`, which only a build has", _PACKAGES
                 )
+            self.ledger.account(value[: flag.end()])
             value = value[flag.end() :]
         if not self.shell:
             return self._lose("its shell is not known here", "nothing")
@@ -352,6 +356,8 @@ class _Reader:
             if flag[1] == "from":
                 why = "it comes out of another stage or image"
                 return self._lose(why, "a [[source]] with `run`, or the file in [files]")
+            if flag[1] in ("exclude", "parents"):  # they decide what lands where
+                return self._lose(f"[files] has nothing like --{flag[1]}", _FILES)
             if why := _bad_copy_flag(flag[1], flag[2] or ""):
                 self._lose(why, "nothing", flag[0].strip())
             elif flag[1] == "chmod":
@@ -372,7 +378,7 @@ class _Reader:
             if unpacks and re.match(r"[a-z+]+://|git@", source):
                 instead = "a [[source]] with `url` and `sha256`"
                 self._lose("it is downloaded while building", instead, source)
-            elif unpacks and re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source):
+            elif unpacks and self.context.holds_archive(source):
                 self._lose("ADD unpacks it", "its files in [files]", source)
             else:
                 for part, why in self.context.copy(source, place, into=into):

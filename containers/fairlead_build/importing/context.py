@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -14,9 +17,11 @@ from fairlead_build.importing.ledger import Ledger
 # More files than anyone lists by hand.
 _MOST = 300
 # Folders that every Debian has: what is copied to one of them lands inside.
-_THERE = {"/", *(f"/{n}" for n in ("etc", "home", "mnt", "opt", "root", "srv", "usr", "var")),
-          "/usr/local", "/usr/bin", "/usr/lib", "/usr/share", "/usr/local/bin", "/usr/local/lib",
-          "/usr/local/share", "/usr/local/sbin", "/usr/local/etc"}  # fmt: skip
+_THERE = {"/", "/etc", "/etc/profile.d", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/usr",
+          "/var", "/var/tmp", "/var/lib", "/var/cache", "/usr/src",
+          *(f"{top}{n}" for top in ("/", "/usr/", "/usr/local/") for n in ("bin", "lib", "sbin")),
+          *(f"{top}/{n}" for top in ("/usr", "/usr/local") for n in ("include", "share")),
+          "/usr/local", "/usr/local/etc", "/usr/local/src"}  # fmt: skip
 
 
 class Context:
@@ -44,11 +49,20 @@ class Context:
             yield source, "there is no such file next to it"
         for path in matches:
             if path.is_dir():
-                inside = not self.docker and (into or place in _THERE)
+                inside = not self.docker and (into or self._is_there(place))
                 yield from self._tree(path, f"{place}/{path.name}" if inside else place)
             else:
-                inside = into or place in _THERE or len(matches) > 1
+                inside = into or self._is_there(place) or len(matches) > 1
                 yield from self._lay(path, f"{place}/{path.name}" if inside else place)
+
+    def holds_archive(self, source: str) -> bool:
+        """Whether ADD unpacks a file that ``source`` names: it looks at what is in it."""
+        name = re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source)
+        return bool(name) or any(p.is_file() and _is_tar(p) for p in self._matches(source))
+
+    def _is_there(self, place: str) -> bool:
+        """Whether ``place`` is certainly a folder of the image."""
+        return place in _THERE or place in self.ledger.folders
 
     def write(self, target: str, text: str, executable: bool) -> str:
         """Lays a file with this text at ``target``; why it cannot be, or nothing."""
@@ -107,3 +121,10 @@ class Context:
         patterns = [line.strip() for line in lines if line.strip() and line[0] != "#"]
         kept: set[str] = exclude_paths(str(self.folder), patterns)
         return {os.path.relpath(p, self.folder) for p in self.folder.rglob("*")} - kept
+
+
+def _is_tar(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
+        return False

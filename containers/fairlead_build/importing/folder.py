@@ -125,6 +125,8 @@ def _text(source: Path) -> str:
 def _is_definition(source: Path, text: str) -> bool:
     lines = [line for _, line in split_lines(text) if has_content(line)]
     first = lines[0] if lines else ""
+    if re.match(r"(?i)\s*(from|arg)\s+[^\s:]", first):
+        return False  # whatever a here-document of it holds
     if re.match(r"(?i)\s*bootstrap\s*:|\s*%\w", first) or any(
         re.match(r"(?i)bootstrap:", line) for line in lines
     ):

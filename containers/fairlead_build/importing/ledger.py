@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from pydantic import TypeAdapter, ValidationError
 
 from fairlead.base.errors import Finding, Severity, finding_of
@@ -72,6 +73,7 @@ class Ledger:
         variables: what is known of the environment at this point, for later lines.
         base: keys of ``[base]``; empty while no stage has one.
         staged: every file that was copied, also those that no image keeps.
+        folders: those that are known to be in the image besides every Debian's.
         scratch: a folder for files whose text stands in the file itself.
         read: the lines of ``file`` that were read; what of them is not in the recipe, is lost.
         places: where each requirement of ``pip`` was asked for.
@@ -88,6 +90,7 @@ class Ledger:
     labels: dict[str, str] = field(default_factory=dict)
     files: dict[str, Laid] = field(default_factory=dict)
     staged: dict[str, Path] = field(default_factory=dict)
+    folders: set[str] = field(default_factory=set)
     losses: list[Loss] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
     variables: dict[str, str] = field(default_factory=dict)
@@ -143,7 +146,7 @@ class Ledger:
             self.apt.append(name)
         return ""
 
-    def add_pip(self, text: str, where: Located) -> str:
+    def add_pip(self, text: str, where: Located, *, upgrades: bool = False) -> str:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
@@ -153,7 +156,10 @@ class Ledger:
         if requirement.specifier and any("+" in s.version for s in requirement.specifier):
             return "PyPI has no version with a `+`, and the line names no index that has it"
         before = [r for r in self.pip if project(r) == project(text)]
-        self.pip = [*(r for r in self.pip if r not in before), text]
+        kept = [r for r in before if not _replaced(Requirement(r), requirement, upgrades)]
+        if any(_implied(requirement, Requirement(r)) for r in kept):
+            return ""
+        self.pip = [*(r for r in self.pip if r in kept or r not in before), text]
         self.places[text] = where
         return ""
 
@@ -177,6 +183,7 @@ class Ledger:
 
     def add_file(self, target: str, source: Path, executable: bool | None = None) -> str:
         self.staged[target] = source
+        self.folders.update(str(folder) for folder in PurePosixPath(target).parents)
         if target.startswith(("/tmp/", "/var/tmp/")):
             return ""  # engines mount over these: it is there for later commands only
         if why := bad_target(target):
@@ -195,6 +202,27 @@ def _refused(kind: Any, value: str, why: str) -> str:
     except ValidationError:
         return why
     return ""
+
+
+def _replaced(before: Requirement, after: Requirement, upgrades: bool) -> bool:
+    """Whether pip, asked for ``after``, leaves nothing of what ``before`` asked for."""
+    if str(before.marker) != str(after.marker):
+        return False
+    if upgrades or _implied(before, after):
+        return True
+    pins = (
+        (pin.version, other.specifier)
+        for asked, other in ((before, after), (after, before))
+        for pin in asked.specifier
+        if pin.operator in ("==", "===") and not pin.version.endswith(".*")
+    )
+    return any(not allowed.contains(version, prereleases=True) for version, allowed in pins)
+
+
+def _implied(loose: Requirement, strict: Requirement) -> bool:
+    """Whether ``strict`` asks for all that ``loose`` does, as far as that is plain."""
+    same = str(loose.marker) == str(strict.marker) and loose.extras <= strict.extras
+    return same and loose.specifier in (SpecifierSet(), strict.specifier)
 
 
 def env_hint(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ CMD ["/bin/bash"]
         "env",
         "sudo env",
         "sudo DEBIAN_FRONTEND=noninteractive",
-        "/usr/bin/env A=1 sudo",
+        "/usr/bin/env LC_ALL=C sudo",
     ],
 )
 def test_packages_behind_sudo_and_env_are_carried(before: str, tmp_path: Path) -> None:
@@ -196,6 +197,15 @@ def test_packages_behind_sudo_and_env_are_carried(before: str, tmp_path: Path) -
         ("RUN pip install mpich", "mpich"),
         ("RUN pip install -r wants.txt", "-r /wants.txt"),
         ("RUN numpy>=2", "numpy>=2"),
+        ("RUN HOROVOD_WITH_PYTORCH=1 pip install horovod", "HOROVOD_WITH_PYTORCH=1"),
+        ("RUN env CC=$(which mpicc) pip install mpi4py", "CC=?"),
+        ("RUN PIP_PRE=1 pip install numpy", "PIP_PRE=1"),
+        ("RUN python3.9 -m pip install numpy", "python3.9 -m pip install numpy"),
+        (f"RUN {INSTALL} less-", "less-"),
+        (f"RUN {INSTALL} -o APT::Install-Suggests=1 less", "-o APT::Install-Suggests=1"),
+        (f"RUN {INSTALL} -d less", f"{INSTALL} -d less"),
+        ("RUN cd $X && pip install -r here", "-r here"),
+        ("COPY --exclude=here . /opt/", None),
         ("RUN curl -o /x http://example.org", "curl -o /x http://example.org"),
         ("RUN --mount=type=bind,from=a,target=/a cp /a/x /x", None),
         ("RUN --mount=type=secret,id=k pip install numpy", None),
@@ -254,6 +264,81 @@ def test_here_document_of_copy_becomes_a_file(tmp_path: Path) -> None:
     result = imported(tmp_path, f"{DEBIAN}COPY <<'E' /etc/a\nx=$y\nE\nCOPY <<E /etc/b\n$z\nE\n")
     assert list(result.files) == ["/etc/a"]
     assert lost(result) == [(5, "COPY <<E /etc/b $z E")]
+
+
+def test_two_smaller_signs_inside_a_word_begin_no_here_document(tmp_path: Path) -> None:
+    text = f"{DEBIAN}RUN echo $((1<<3)) '<<a' && {INSTALL} less\nRUN {INSTALL} jq\n"
+    result = imported(tmp_path, text)
+    assert recipe(result)["packages"]["apt"] == ["less", "jq"] and not lost(result)
+
+
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [("/app", "/app/here"), ("/bin", "/bin/here"), ("/usr/sbin", "/usr/sbin/here"),
+     ("/made", "/made/here"), ("/other", "/other"), ("/etc/a", "/etc/a/here")],
+)  # fmt: skip
+def test_copy_to_a_folder_that_is_there_lands_in_it(
+    tmp_path: Path, target: str, place: str
+) -> None:
+    (tmp_path / "here").write_text("x")
+    before = "WORKDIR /app\nRUN mkdir -p /made\nCOPY here /etc/a/b\n"
+    assert place in imported(tmp_path, f"{DEBIAN}{before}COPY here {target}\n").files
+
+
+def test_archive_is_unpacked_by_add_whatever_its_name(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "data.bin", "w:gz"):
+        pass
+    result = imported(tmp_path, f"{DEBIAN}ADD data.bin /opt/\n")
+    assert lost(result) == [(2, "data.bin")] and not result.files
+
+
+def test_requirements_file_in_tmp_is_read(tmp_path: Path) -> None:
+    (tmp_path / "wants.txt").write_text("numpy>=2\n")
+    text = f"{DEBIAN}COPY wants.txt /tmp\nRUN pip install -r /tmp/wants.txt\n"
+    assert recipe(imported(tmp_path, text))["packages"]["pip"] == ["numpy>=2"]
+
+
+def test_variable_of_pip_that_changes_what_it_installs_is_lost_once(tmp_path: Path) -> None:
+    pip = "RUN pip install numpy\n"
+    text = f"{DEBIAN}ENV PIP_EXTRA_INDEX_URL=http://example.org/s PIP_NO_CACHE_DIR=1\n{pip}{pip}"
+    result = imported(tmp_path, text)
+    assert lost(result) == [(3, "PIP_EXTRA_INDEX_URL=http://example.org/s")]
+
+
+@pytest.mark.parametrize(
+    ("commands", "wanted"),
+    [
+        ("pip install six==1.16.0 && pip install six", ["six==1.16.0"]),
+        ("pip install six==1.16.0 && pip install 'six>=1'", ["six==1.16.0", "six>=1"]),
+        ("pip install six==1.16.0 && pip install six==1.17.0", ["six==1.17.0"]),
+        ("pip install six==1.16.0 && pip install -qU six", ["six"]),
+        ("pip install six && pip install 'six>=1'", ["six>=1"]),
+        (
+            "pip install \"six>1; python_version>'3.8'\" \"six<1; python_version<'3.8'\"",
+            ["six>1; python_version>'3.8'", "six<1; python_version<'3.8'"],
+        ),
+        ("pip --no-cache-dir install six==1.16.*", ["six==1.16.*"]),
+        ("python3.11 -m pip install six && pip3.11 install attrs", ["six", "attrs"]),
+        ("pip install --upgrade pip setuptools", ["setuptools"]),
+        ("pip install six && pip install --dry-run attrs", ["six"]),
+    ],
+)
+def test_requirements_add_up_as_those_of_pip(
+    tmp_path: Path, commands: str, wanted: list[str]
+) -> None:
+    result = imported(tmp_path, f"{DEBIAN}RUN {commands}\n")
+    assert recipe(result)["packages"]["pip"] == wanted and not lost(result)
+
+
+def test_run_with_a_mount_on_a_line_of_its_own_is_carried(tmp_path: Path) -> None:
+    text = f"{DEBIAN}RUN --mount=type=cache,target=/var/cache/apt \\\n  {INSTALL} less\n"
+    result = imported(tmp_path, text)
+    assert recipe(result)["packages"]["apt"] == ["less"] and not lost(result)
+
+
+def test_containerfile_that_writes_a_definition_is_a_containerfile(tmp_path: Path) -> None:
+    text = f"{DEBIAN}RUN <<EOF\n{INSTALL} less\ncat > /x <<E\nBootstrap: docker\nE\nEOF\n"
+    assert recipe(imported(tmp_path, text))["packages"]["apt"] == ["less"]
 
 
 def test_stages_are_never_merged(tmp_path: Path) -> None:
