@@ -32,6 +32,7 @@ _LOST_SECTIONS = {
     ),
     "help": ("a recipe has a summary of one line", "summary in [recipe]"),
 }
+_ARGUMENT = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _FILES = "[files]"
 _APP = ("an image has one environment and no apps", "an image for each app")
 # How the default runscript of the rendered and of most files begins: it only starts a shell.
@@ -241,13 +242,17 @@ class _Reader:
 
     def _script(self, rows: list[Row]) -> Located:
         """A script with the defaults of %arguments in it; one without a default becomes unknown."""
-        filled = ((number, line, self._filled(line)) for number, line in rows)
-        return of_lines((n, line if text is None else text) for n, line, text in filled)
+
+        def value(match: re.Match[str]) -> str:
+            # Without blanks it is a word, whose brackets make its value unknown.
+            return self.arguments.get(match[1], f"{{{{{match[1]}}}}}")
+
+        return of_lines((number, _ARGUMENT.sub(value, line)) for number, line in rows)
 
     def _filled(self, text: str) -> str | None:
         """``{{ NAME }}`` replaced by its default; None when one has none."""
         try:
-            return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda m: self.arguments[m[1]], text)
+            return _ARGUMENT.sub(lambda m: self.arguments[m[1]], text)
         except KeyError:
             return None
 

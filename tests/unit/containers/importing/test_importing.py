@@ -557,6 +557,13 @@ def test_loss_of_a_definition_is_reported(tmp_path: Path, text: str, line: int) 
         assert any(f.where.endswith(f":{line}") for f in exc.findings), exc.findings
 
 
+def test_argument_without_a_default_is_no_package(tmp_path: Path) -> None:
+    text = f"{DEF}%post\npip install scipy=={{{{ VERSION }}}} numpy\n{INSTALL} {{{{ NAME }}}}\n"
+    result = imported(tmp_path, text, "a.def")
+    assert lost(result) == [(4, "scipy=={{VERSION}}"), (5, "{{NAME}}")]
+    assert recipe(result)["packages"] == {"pip": ["numpy"]}
+
+
 def test_image_of_a_definition_keeps_its_capital_letters(tmp_path: Path) -> None:
     text = "Bootstrap: docker\nFrom: example.org/Team/Image:V2\n"
     assert recipe(imported(tmp_path, text, "x.def"))["base"]["image"].endswith("/Team/Image:V2")
