@@ -148,12 +148,14 @@ def _make(final: Path, packages: Sequence[Deb], cache: Cache, progress: Progress
         unpack(packages, cache, made, architecture())
         stage.advance(len(packages))
         stage.result(f"{len(packages)} packages")
-        if final.exists():
-            final.rename(work / "damaged")
+        if _whole(final):
+            return  # another process was quicker, and may run programs of it
         try:
+            if final.exists():
+                final.rename(work / "damaged")
             made.rename(final)
         except OSError:
-            if not _whole(final):  # else another process was quicker
+            if not _whole(final):  # quicker still
                 raise
 
 

@@ -219,4 +219,10 @@ def _keep(made: Path, staging: Path, final: Path) -> None:
     for path in staging.iterdir():
         with path.open("rb") as stream:
             os.fsync(stream.fileno())
-    staging.rename(final)
+    try:
+        staging.rename(final)
+    except OSError:
+        # Recipes that share a source may build it at once, each under its own lock; the key is
+        # that of the result.
+        if not final.is_dir():
+            raise

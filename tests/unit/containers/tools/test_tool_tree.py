@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.base.progress import Silent
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.load import load_recipe
@@ -94,3 +95,22 @@ def test_tool_packages_members_lie_where_the_tree_has_them(tmp_path: Path) -> No
             tool_tree._lay(archive, member, tmp_path, "amd64")
     found = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("*/*"))
     assert found == ["lib/libz.so.1", "lib/libz.so.1.2", "real/pigz"]
+
+
+def test_tools_that_another_process_unpacked_meanwhile_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(tmp_path)
+    cache.make()
+    final = cache.tools(tool_tree.identity())
+
+    def unpack(packages: object, cache: Cache, target: Path, arch: str) -> None:
+        target.mkdir()
+        (final / "bin").mkdir(parents=True)  # the other one ends first
+
+    monkeypatch.setattr(tool_tree, "unpack", unpack)
+    monkeypatch.setattr(tool_tree, "_whole", lambda tree: (tree / "bin").is_dir())
+    before: list[int] = []
+    monkeypatch.setattr(Path, "rename", lambda *a: before.append(1))
+    tool_tree._make(final, (), cache, Silent())
+    assert not before
