@@ -279,6 +279,33 @@ def test_pip_evaluates_conditions_for_the_image_and_not_for_this_python(
     assert names == {"asks", "pip", *extra}
 
 
+def test_pip_configured_for_other_work_resolves_the_same(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel(wheels / "usual", "asks", "1", "lib")
+    wheel(wheels / "usual", "asks", "2rc1", "lib")
+    (wheels / "pip.conf").write_text(
+        "[global]\nrequire-virtualenv = true\n[install]\nuser = true\npre = true\nno-deps = true\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(wheels / "pip.conf"))
+    monkeypatch.setenv("PIP_IGNORE_REQUIRES_PYTHON", "1")
+    of = solver(wheels, 'pip = ["asks"]')
+    assert found(of) == {"asks": "1 PyPI", "lib": "1 PyPI", "pip": "1 PyPI"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [("nunpy", "misspelt"), ("app==7", "are of 1"), ("asks", "misspelt")],
+)
+def test_pip_requirement_that_no_wheel_answers_is_named(wheels: Path, asked: str, why: str) -> None:
+    wheel(wheels / "usual", "asks", "1", "lacks")
+    with pytest.raises(FairleadError) as caught:
+        found(solver(wheels, f'pip = ["{asked}"]'))
+    (finding,) = caught.value.findings
+    assert finding.check == "pip-unknown" and why in finding.why
+    assert ("lacks" if asked == "asks" else asked) in finding.what
+
+
 def test_pip_that_cannot_take_the_images_conditions_is_refused(
     wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,14 +64,24 @@ def run_pip(
         raise (slow[0] if slow else exc) from None
 
 
+# What a user's variables and files of pip may set for other work: here it would change the lock, or
+# stop pip. A variable counts before a file.
+_UNSET = {
+    f"PIP_{name}": "0"
+    for name in (
+        "IGNORE_REQUIRES_PYTHON", "NO_DEPS", "PRE", "REQUIRE_HASHES", "REQUIRE_VIRTUALENV", "USER"
+    )
+}  # fmt: skip
+
+
 def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """This machine's environment and pip configuration, without what would change the result."""
     left_out = (
-        "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_REQUIREMENT", "PIP_CONSTRAINT",
-        "PIP_NO_BINARY",
+        "PIP_TARGET", "PIP_PREFIX", "PIP_REQUIREMENT", "PIP_CONSTRAINT", "PIP_NO_BINARY",
+        "PIP_EDITABLE", "PIP_ROOT", "PIP_GROUP", "PIP_ALL_RELEASES",
     )  # fmt: skip
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", **(changes or {})}
+    return {**kept, **_UNSET, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", **(changes or {})}
 
 
 @dataclass(frozen=True)

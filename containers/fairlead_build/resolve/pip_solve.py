@@ -27,6 +27,10 @@ from fairlead_build.resolve.pip import (
     run_pip,
 )
 
+_NONE_FITS = re.compile(
+    r"ERROR: Could not find a version that satisfies the requirement (.+?) \(from versions: (.*)\)$"
+)
+_UNREACHED = re.compile(r"WARNING: Retrying |WARNING: There was an error checking|Could not fetch")
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
 
 
@@ -161,10 +165,35 @@ class PipSolver:
             ]  # fmt: skip
             doing = f"resolve the Python packages of recipe `{self.loaded.name}`"
             remedy = f"edit packages.pip, then `fairlead recipe lock {self.loaded.given}`"
+            output: list[str] = []
+
+            def read(line: str) -> None:
+                output.append(line)
+                on_line(line)
+
             env = pip_environment(changes)
-            run_pip(argv, env=env, doing=doing, remedy=remedy, on_line=on_line)
+            try:
+                run_pip(argv, env=env, doing=doing, remedy=remedy, on_line=read)
+            except FairleadError:
+                if unknown := self._unknown(output, remedy):
+                    raise unknown from None
+                raise
             items = bounded_json.loads(report.read_bytes())["install"]
         return sorted((self._wanted(item, role) for item in items), key=lambda w: w.name.lower())
+
+    def _unknown(self, output: list[str], remedy: str) -> FairleadError | None:
+        """The error of a requirement that no wheel answers; None when pip failed otherwise."""
+        if any(map(_UNREACHED.search, output)):
+            return None  # an index that was not read may have it
+        match = next(filter(None, map(_NONE_FITS.match, output)), None)
+        if match is None:
+            return None
+        fields = {"asked": match[1], "python": self.inputs.python, "remedy": remedy}
+        fields["where"] = str(self.loaded.folder / "recipe.toml")
+        versions = match[2].split(", ")
+        if versions in (["none"], [""]):
+            return fail("pip-unknown", code=None, **fields)
+        return fail("pip-unknown-version", code=None, versions=", ".join(versions[-8:]), **fields)
 
     def _wanted(self, item: dict[str, dict[str, object]], role: Role) -> Wanted:
         place, facts = item["download_info"], item["metadata"]
