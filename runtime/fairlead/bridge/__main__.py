@@ -7,14 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from fairlead.bridge.settings import ENDED, write_private
-
-_NEEDS = ("numpy", "pyarrow", "mpi4py")
+from fairlead.bridge.settings import ENDED, NEEDED, write_private
 
 
 def main() -> None:
     missing = []
-    for module in _NEEDS:
+    for module in NEEDED:
         try:
             importlib.import_module(module)
         except ImportError:

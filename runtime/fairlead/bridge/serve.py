@@ -23,12 +23,14 @@ from fairlead.bridge.settings import (
     ENDED,
     ENDPOINTS,
     KEY,
+    NEEDED,
     RANKS,
     SERVER,
     TOKEN,
     Settings,
     write_private,
 )
+from fairlead.image.open import Image
 from fairlead.launch import launch as launching
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Launched, LaunchOptions, Prepared
@@ -37,6 +39,15 @@ from fairlead.swap.model import Bind
 
 SETTINGS = "settings.json"
 _LOOK_S = 0.05
+
+
+def check_image(image: Image) -> None:
+    """
+    Raises:
+        FairleadError: exit code 121; the image has not what ranks of a session need.
+    """
+    if missing := image.lacks(NEEDED):
+        raise fail("bridge-lacks", image=image, missing=", ".join(missing))
 
 
 @dataclass(frozen=True)

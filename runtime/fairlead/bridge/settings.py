@@ -15,6 +15,8 @@ RANKS = "ranks.json"  # by rank 0, once all ranks listen
 ENDPOINTS = "endpoints.json"  # the same, once the launch is proved
 OPERATIONS = "operations.jsonl"  # what clients have had done, a line each; by rank 0
 ENDED = "ended.txt"  # why the session is over
+# What its ranks import, with the names of Debian's packages.
+NEEDED = {"numpy": "python3-numpy", "pyarrow": "python3-pyarrow", "mpi4py": "python3-mpi4py"}
 
 
 def write_private(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.process import PYTHON
 from fairlead.base.progress import human_bytes
 from fairlead.bridge import library, sessions
-from fairlead.bridge.serve import Server, Wanted
+from fairlead.bridge.serve import Server, Wanted, check_image
 from fairlead.bridge.timings import Operation, Timings
 from fairlead.cli import options, show
 from fairlead.cli.declare import FOLDER, JSON, argument, declared, option
@@ -33,8 +33,6 @@ from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.prepare import needs_fairlead, refuse
 
-# Of an image's Python, with Debian's names.
-_NEEDED = {"numpy": "python3-numpy", "pyarrow": "python3-pyarrow", "mpi4py": "python3-mpi4py"}
 SERVE_EPILOG = """\b
 Examples:
   fairlead bridge serve -n 2 bridge
@@ -129,12 +127,8 @@ def serve(
     if lacking := tuple(needs_fairlead(prepared.image, "its ranks")):
         raise FairleadError(lacking, ExitCode.PREFLIGHT_REFUSED)
     # A search path of the user's may lead to packages that are not the image's.
-    if (
-        not flags.force
-        and "PYTHONPATH" not in variables
-        and (missing := prepared.image.lacks(_NEEDED))
-    ):
-        raise fail("bridge-lacks", image=prepared.image, missing=", ".join(missing))
+    if not flags.force and "PYTHONPATH" not in variables:
+        check_image(prepared.image)
     if prepared.refused and not flags.force:
         raise refuse(prepared)
     if not flags.quiet:
