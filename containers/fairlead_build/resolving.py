@@ -7,13 +7,13 @@ recipe. Whatever the lock says already can be made to stay, but for what is to m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from fairlead.base.errors import ExitCode, FairleadError, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.base.progress import Progress
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import load
@@ -65,6 +65,7 @@ class _Job:
     progress: Progress
     old: Lock | None
     upgrade: frozenset[str]
+    on_finding: Callable[[Finding], None]
 
     @property
     def again(self) -> str:
@@ -78,6 +79,7 @@ def lock_recipe(
     *,
     upgrade: Sequence[str] = (),
     keep: Path | None = None,
+    on_finding: Callable[[Finding], None] = lambda finding: None,
 ) -> Lock:
     """Resolves a recipe against today's indexes and writes its lock.
 
@@ -85,6 +87,7 @@ def lock_recipe(
         upgrade: packages of the lock that move, with what they force along; all else stays.
             Without any, everything is resolved again.
         keep: an archive that gets every file of the lock.
+        on_finding: called with each warning.
     Raises:
         FairleadError: a package does not exist, versions contradict each other, an index cannot be
             reached.
@@ -92,7 +95,7 @@ def lock_recipe(
     cache.make()
     inputs = inputs_of(loaded.recipe, requirements_in(loaded.recipe))
     old = check_upgrade(loaded, upgrade)
-    job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade))
+    job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade), on_finding)
     ground = _ground(job)
     debs, build_debs, epoch = _resolve_debs(job, ground)
     glibc = upstream(next((d.version for d in debs if d.name == "libc6"), ""))
@@ -298,6 +301,8 @@ def _resolve_wheels(job: _Job, glibc: str, debs: Sequence[Deb]) -> tuple[Wheel, 
     with job.progress.stage("resolve Python packages") as stage:
         wheels = solver.wheels(stage.note)
         stage.result(f"{len(wheels)} wheels")
+    if yanked := [name for w in wheels if (name := f"{w.name} {w.version}") in solver.yanked]:
+        job.on_finding(warning("pip-yanked", names=", ".join(yanked), loaded=job.loaded))
     # A build needs the files anyway, and pip's report does not say how large they are.
     if absent := missing(wheels, job.cache):
         fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)

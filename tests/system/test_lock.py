@@ -306,6 +306,17 @@ def test_pip_requirement_that_no_wheel_answers_is_named(wheels: Path, asked: str
     assert ("lacks" if asked == "asks" else asked) in finding.what
 
 
+def test_pip_version_that_its_index_has_withdrawn_is_noted(wheels: Path) -> None:
+    wheel(wheels / "empty/app", "app", "0.5")
+    (wheels / "empty/app/index.html").write_text(
+        '<a href="app-0.5-py3-none-any.whl" data-yanked="breaks">app-0.5-py3-none-any.whl</a>'
+    )
+    of = solver(wheels, 'pip = ["app==0.5", "other"]')
+    assert found(of)["app"] == "0.5 PyPI" and of.yanked == {"app 0.5"}
+    of = solver(wheels, 'pip = ["app"]')
+    assert found(of)["app"] == "1 PyPI" and not of.yanked
+
+
 def test_pip_that_cannot_take_the_images_conditions_is_refused(
     wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

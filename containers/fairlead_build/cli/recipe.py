@@ -242,11 +242,14 @@ def lock_command(
     known = old_lock(loaded)
     before = _versions(known.packages if known else ())
     keep, stale = kept_in(archive, Cache.default())
+    findings = [*stale]
     source = archive or Cache.default().archive
     # One that is still to be made has nothing to read from.
     there = source if source is not None and source.is_dir() else None
     cache = replace(Cache.default(), archive=there)
-    lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=keep)
+    lock = lock_recipe(
+        loaded, progress(as_json), cache, upgrade=upgrade, keep=keep, on_finding=findings.append
+    )
     after = _versions(lock.packages)
     moved = [
         (package, before.get(package, ""), after.get(package, ""))
@@ -262,9 +265,9 @@ def lock_command(
     if keep is not None:
         lines.append(f"{keep}: has every file of the lock")
     document = {"dry_run": False, "path": loaded.lock_path, "lock": _lock_summary(lock)}
-    document |= {"archive": keep, "findings": stale}
+    document |= {"archive": keep, "findings": findings}
     if not as_json:
-        print_findings(stale)
+        print_findings(findings)
     moves = [{"package": p, "before": a or None, "after": b or None} for p, a, b in moved]
     answer(as_json, "recipe-lock", {**document, "moves": moves}, "\n".join(lines))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -43,6 +43,7 @@ class PipSolver:
         old: the wheels of the lock that is there already.
         stay: whether these stay, but for ``moved``.
         moved: projects that are to move, in PEP 503's spelling.
+        yanked: projects and versions, of those that pip chose, that their index has withdrawn (PEP 592).
     """
 
     loaded: LoadedRecipe
@@ -51,6 +52,7 @@ class PipSolver:
     old: Sequence[Wheel] = ()
     stay: bool = False
     moved: frozenset[str] = frozenset()
+    yanked: set[str] = field(default_factory=set)
 
     @cached_property
     def indexes(self) -> dict[str, str]:
@@ -200,6 +202,8 @@ class PipSolver:
         archive = place["archive_info"]
         assert isinstance(archive, dict)
         name, version = str(facts["name"]), str(facts["version"])
+        if item.get("is_yanked"):
+            self.yanked.add(f"{name} {version}")
         for wheel in self.old:
             if (project(wheel.name), wheel.version, wheel.role) == (project(name), version, role):
                 return Wanted.of(wheel)
