@@ -40,7 +40,8 @@ def images() -> None:
 def list_images(as_json: bool = JSON) -> None:
     """List built and pulled images: size, when made, when last read.
 
-    `previous` is an image that a newer one of its recipe replaced, kept for the jobs that use it.
+    `previous` is an image that a newer one of its recipe replaced, kept for the jobs that use it. The size
+    includes the tree that the next build of the recipe starts from.
 
     \b
     fairlead images list

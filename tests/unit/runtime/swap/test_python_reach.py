@@ -110,6 +110,24 @@ def test_text_given_by_c_is_read_as_a_script_is(facts: ImageFacts) -> None:
     assert (packages(reached), doubtful(reached)) == ({"fits"}, set())
 
 
+@pytest.mark.parametrize(("package", "loads"), [("misfit", set()), ("mpi4py", {"mpi4py"})])
+def test_only_package_for_an_mpi_is_not_loaded_by_what_does_not_import_it(
+    package: str, loads: set[str], tmp_path: Path
+) -> None:
+    """Of mpi4py alone that is no question: it works with any MPI."""
+    mpich = compiled(tmp_path / "usr/lib/libmpich.so.12", MPICH)
+    compiled(tmp_path / "usr/bin/python3", OPENS)
+    place = tmp_path / SITE.lstrip("/") / package
+    compiled(place / "core.cpython-311.so", CALLS, str(mpich), "-Wl,-soname,")
+    (place / "__init__.py").write_text("from . import core\n")
+    facts = scan_tree(tmp_path)
+    reached = [
+        packages(reach(facts, Request(command=("python3", "-c", text))))
+        for text in ("import json", f"import {package}", "exec(x)")
+    ]
+    assert reached == [loads, {package}, {package}]
+
+
 def test_named_program_without_words_keeps_all(facts: ImageFacts) -> None:
     assert packages(reach(facts, Request(apps=("python3",)))) == ALL
 
