@@ -220,7 +220,8 @@ class ByFsspec:
             raise
         except FileNotFoundError as exc:
             # For fsspec, a web server that refuses, fails or cannot be reached has no such file; the cause has the reason.
-            raise self._failure(exc.__cause__ or exc, name) from None
+            cause = exc.__cause__ if self._is_http else None
+            raise self._failure(cause or exc, name) from None
         except PermissionError as exc:
             raise of_code("403", str(exc), self.url, name) from None
         except NotImplementedError as exc:
