@@ -69,7 +69,7 @@ def mpi(session: str, store: tuple[LoopbackStore, Faults]) -> Iterator[Session]:
 def refused(words: str, call, *arguments, **options) -> str:
     with pytest.raises(BridgeError, match=re.escape(words)) as caught:
         call(*arguments, **options)
-    assert OWNER[1] not in str(caught.value) and "fix: " in str(caught.value)
+    assert OWNER[1] not in str(caught.value) and "next:  " in str(caught.value)
     return str(caught.value)
 
 
