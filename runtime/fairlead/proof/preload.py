@@ -195,7 +195,8 @@ class Startup:
             return
         worlds = [read_records(path, self.folder) for path in reports(self.folder, "proof")]
         yield from other_worlds(self._expected.plan, self._ranks, worlds)
-        if doubt := self.unproved().besides():
+        # All that the ranks have left is read again only where some of it may be judged.
+        if any(self.folder.glob("bare.*")) and (doubt := self.unproved().besides()):
             yield doubt
 
     def unproved(self) -> Unproved:
