@@ -34,6 +34,8 @@ _USAGE = """\
 %ranks missed                               show again what cells have put out while no browser was connected
 %ranks stop                                 end the session"""
 _LIST = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+# Short waits leave no line. VS Code 1.139 was seen to drop updates that follow at once, so that "0 of 3" stayed.
+_QUIET_S = 2.0
 _AFTER_DEATH_S = 2.0  # for ranks that do not wait for the dead one to end their cell
 
 
@@ -53,6 +55,24 @@ def chosen(text: str, count: int) -> list[int]:
             raise UsageError(f"%ranks {text}: ranks are 0-{count - 1}")
         ranks |= dict.fromkeys(range(low, high + 1))
     return list(ranks)
+
+
+class Waiting:
+    """A line in the cell that shows what a wait of more than ``quiet_s`` is for, and changes in place."""
+
+    def __init__(self, at_end: str, quiet_s: float = _QUIET_S):
+        self._at_end, self._quiet_until = at_end, time.monotonic() + quiet_s
+        self._line: DisplayHandle | None = None
+        self._last = ""
+
+    def __call__(self, text: str) -> None:
+        """Shows what is waited for; nothing once ``text`` is empty."""
+        if self._line and text != self._last:
+            self._line.update({"text/plain": text or self._at_end}, raw=True)
+        elif text and not self._line and time.monotonic() >= self._quiet_until:
+            self._line = DisplayHandle()
+            self._line.display({"text/plain": text}, raw=True)
+        self._last = text
 
 
 class Cell:
@@ -154,19 +174,7 @@ class RanksMagics(Magics):  # type: ignore[misc]
             raise RanksError(failed)
 
     def _ready(self) -> None:
-        shown: list[DisplayHandle] = []
-        last = ""
-
-        def show_progress(text: str) -> None:
-            nonlocal last
-            if text and not shown:
-                shown.append(DisplayHandle())
-                shown[0].display({"text/plain": text}, raw=True)
-            elif shown and text != last:
-                shown[0].update({"text/plain": text or "all ranks are there"}, raw=True)
-            last = text
-
-        self._ranks.ready(show_progress)
+        self._ranks.ready(Waiting("all ranks are there"))
 
     def _follow(self, running: Running, output: Output) -> None:
         """Shows what comes until all ranks are through, or one has died."""
