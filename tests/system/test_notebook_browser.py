@@ -94,7 +94,7 @@ def test_cells_of_a_notebook_in_a_browser_run_on_ranks_and_outlive_it(tmp_path: 
 
 
 def test_library_of_vs_code_runs_interrupts_and_comes_back(tmp_path: Path) -> None:
-    """VS Code itself has no release in a package index; it talks to servers by this library of JupyterLab's."""
+    """VS Code's Jupyter extension has no release in a package index; it talks to servers by this library of JupyterLab's."""
     with notebooks.notebook("editor", "--port", "18951", state=tmp_path) as session:
         waited(lambda: "JupyterLab" in session.printed(), "no JupyterLab")
         url = next(w for w in session.printed().split() if w.startswith("http://127"))
