@@ -536,7 +536,7 @@ def test_unix_socket_takes_the_place_of_a_port(state: Path) -> None:
             peer.connect(str(path))
             peer.sendall(b"GET /api/contents HTTP/1.0\r\n\r\n")
             assert b" 403 " in peer.recv(100)
-        assert f"8888:{path}" in started.printed()
+        waited(lambda: f"8888:{path}" in started.printed(), "no line for the tunnel")
 
 
 @pytest.mark.parametrize("case", ["no-page", "ends"])
