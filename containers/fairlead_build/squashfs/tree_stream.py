@@ -296,13 +296,18 @@ class _Chunks:
 
     def __init__(self) -> None:
         self._waiting = queue.Queue[bytes](self._MOST)
+        self._ended = False
 
     def put(self, data: bytes) -> None:
         self._waiting.put(data)
 
     def read(self, size: int = 0, /) -> bytes:
-        """The next chunk, of any size; empty at the end."""
-        return self._waiting.get()
+        """The next chunk, of any size; empty at the end, however often it is asked for."""
+        if self._ended:
+            return b""
+        chunk = self._waiting.get()
+        self._ended = not chunk
+        return chunk
 
 
 def _entry(info: TarInfo, content: IO[bytes] | None, advance: Advance) -> Entry:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -163,3 +165,18 @@ def test_stream_that_cannot_be_read_is_passed_on_and_named_at_the_end(
         for _ in range(200):
             recorder.write(b"x" * 4096)
     assert sink.taken == 200 * 4096
+
+
+@pytest.mark.parametrize("at", [0, 1, 511, 512, 513, 5000, 1 << 20, -512])
+def test_stream_that_ends_early_ends_its_reader_too(folder: Path, at: int) -> None:
+    """What writes it may fail before its first byte, in a header, in a file or between two."""
+    data, failed = packed(folder)[:at], threading.Event()
+
+    def fail_after() -> None:
+        with suppress(ZeroDivisionError), Recorder(_Taken()) as recorder:
+            recorder.write(data)
+            raise ZeroDivisionError
+        failed.set()
+
+    threading.Thread(target=fail_after, daemon=True).start()
+    assert failed.wait(10), "its reader waits for more"
