@@ -303,6 +303,13 @@ def _resolve_wheels(job: _Job, glibc: str, debs: Sequence[Deb]) -> tuple[Wheel, 
         stage.result(f"{len(wheels)} wheels")
     if yanked := [name for w in wheels if (name := f"{w.name} {w.version}") in solver.yanked]:
         job.on_finding(warning("pip-yanked", names=", ".join(yanked), loaded=job.loaded))
+    lacking = [
+        f"{w.name}[{extra}]"
+        for w in wheels
+        for extra in sorted(solver.extras.get(f"{project(w.name)} {w.version}", ()))
+    ]
+    if lacking:
+        job.on_finding(warning("pip-extra", names=", ".join(lacking), loaded=job.loaded))
     # A build needs the files anyway, and pip's report does not say how large they are.
     if absent := missing(wheels, job.cache):
         fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)

@@ -317,6 +317,31 @@ def test_pip_version_that_its_index_has_withdrawn_is_noted(wheels: Path) -> None
     assert found(of)["app"] == "1 PyPI" and not of.yanked
 
 
+def test_pip_extra_that_the_locked_version_lacks_is_noted(wheels: Path) -> None:
+    wheel(wheels / "usual", "asks", "1", "lib[fast]")
+    of = solver(wheels, 'pip = ["app[al]", "asks"]')
+    assert set(found(of)) == {"app", "asks", "lib", "pip"}
+    assert of.extras == {"app 1": {"al"}, "lib 1": {"fast"}}
+
+
+def test_pip_version_that_is_unsound_is_not_called_missing(wheels: Path) -> None:
+    wheel(wheels / "usual", "asks", "1", "lib (>=1.*)")
+    with pytest.raises(FairleadError) as caught:
+        found(solver(wheels, 'pip = ["asks"]'))
+    (finding,) = caught.value.findings
+    assert finding.check == "tool-failed" and "has invalid metadata" in finding.why
+
+
+def test_pip_requirement_at_a_url_is_refused_with_its_place(wheels: Path) -> None:
+    wheel(wheels / "elsewhere", "direct", "1")
+    url = (wheels / "elsewhere/direct-1-py3-none-any.whl").as_uri()
+    wheel(wheels / "usual", "asks", "1", f"direct @ {url}")
+    with pytest.raises(FairleadError) as caught:
+        found(solver(wheels, 'pip = ["asks"]'))
+    (finding,) = caught.value.findings
+    assert finding.check == "pip-direct" and url in finding.why and "direct" in finding.what
+
+
 def test_pip_that_cannot_take_the_images_conditions_is_refused(
     wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

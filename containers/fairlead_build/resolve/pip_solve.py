@@ -31,6 +31,9 @@ _NONE_FITS = re.compile(
     r"ERROR: Could not find a version that satisfies the requirement (.+?) \(from versions: (.*)\)$"
 )
 _UNREACHED = re.compile(r"WARNING: Retrying |WARNING: There was an error checking|Could not fetch")
+# Of versions that pip left aside for a fault of theirs, which it names.
+_UNSOUND = re.compile(r"WARNING: (?:Ignoring version .* since it has invalid metadata|Discarding )")
+_NO_EXTRA = re.compile(r"WARNING: (\S+) (\S+) does not provide the extra '(.+)'$")
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
 
 
@@ -44,6 +47,7 @@ class PipSolver:
         stay: whether these stay, but for ``moved``.
         moved: projects that are to move, in PEP 503's spelling.
         yanked: projects and versions, of those that pip chose, that their index has withdrawn (PEP 592).
+        extras: of projects and versions that pip looked at, extras that were asked for and that they lack.
     """
 
     loaded: LoadedRecipe
@@ -53,6 +57,7 @@ class PipSolver:
     stay: bool = False
     moved: frozenset[str] = frozenset()
     yanked: set[str] = field(default_factory=set)
+    extras: dict[str, set[str]] = field(default_factory=dict)
 
     @cached_property
     def indexes(self) -> dict[str, str]:
@@ -171,6 +176,9 @@ class PipSolver:
 
             def read(line: str) -> None:
                 output.append(line)
+                if lacks := _NO_EXTRA.match(line):
+                    name, version, extra = lacks.groups()
+                    self.extras.setdefault(f"{project(name)} {version}", set()).add(extra)
                 on_line(line)
 
             env = pip_environment(changes)
@@ -181,12 +189,15 @@ class PipSolver:
                     raise unknown from None
                 raise
             items = bounded_json.loads(report.read_bytes())["install"]
+        if direct := [item for item in items if item.get("is_direct")]:
+            name, url = direct[0]["metadata"]["name"], direct[0]["download_info"]["url"]
+            raise fail("pip-direct", name=name, url=url, loaded=self.loaded, remedy=remedy)
         return sorted((self._wanted(item, role) for item in items), key=lambda w: w.name.lower())
 
     def _unknown(self, output: list[str], remedy: str) -> FairleadError | None:
         """The error of a requirement that no wheel answers; None when pip failed otherwise."""
-        if any(map(_UNREACHED.search, output)):
-            return None  # an index that was not read may have it
+        if any(_UNREACHED.search(line) or _UNSOUND.match(line) for line in output):
+            return None  # an index that was not read may have it, or pip itself says what is wrong
         match = next(filter(None, map(_NONE_FITS.match, output)), None)
         if match is None:
             return None
