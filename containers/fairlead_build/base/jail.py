@@ -45,6 +45,8 @@ _PDEATHSIG, _DUMPABLE, _NO_NEW_PRIVS = 1, 4, 38
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _KEYCTL = {"x86_64": 250, "aarch64": 219}
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+# Of every jail.
+HOST_NAME = "fairlead"
 # Ids of a jail: 0 to 65534, which is Debian's nobody.
 IDS = 65535
 # For root without a range of its own: the last one that systemd sets apart for containers.
@@ -340,7 +342,7 @@ def confine(jail: Jail) -> None:
     _check(_libc.syscall(_PIVOT_ROOT[machine], b".", b"."), "pivot_root")
     _check(_libc.umount2(b".", _DETACH), "umount2")
     os.chdir("/")
-    socket.sethostname("fairlead")
+    socket.sethostname(HOST_NAME)
     # MPI programs want an interface to listen on, even alone. Source: netdevice(7).
     with socket.socket() as any_socket:
         flags = struct.pack("16sh14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING

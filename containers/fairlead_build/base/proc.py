@@ -30,6 +30,8 @@ Watch = Callable[[subprocess.Popen[bytes]], AbstractContextManager[None]]
 _PATIENCE_S = 20
 _PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size
 _MOST_SAID_BYTES = 64 << 10
+# A command that a tool repeats may name a thousand packages.
+_LINE_CHARACTERS = 600
 # Free bytes below which a tool that failed had no room, whatever it says.
 NEARLY_FULL = 16 << 20
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
@@ -210,7 +212,10 @@ def tool_failed(
     name = Path(os.fspath(argv[0])).name
     if says_no_space(text):
         return no_space(doing)
-    tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
+    lines = [line for line in text.splitlines() if line.strip()][-12:]
+    tail = "\n".join(
+        line if len(line) <= _LINE_CHARACTERS else f"{line[:_LINE_CHARACTERS]} …" for line in lines
+    )
     given: dict[str, Any] = {"doing": doing, "name": name, "status": abs(code), "remedy": remedy}
     given["why"] = f":\n{tail}" if tail else ""
     if code < 0:

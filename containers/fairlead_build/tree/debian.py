@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from fairlead.base.progress import Stage
+from fairlead.base.errors import fail
+from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.digest import json_digest, sha256_of
-from fairlead_build.base.jail import supervised
+from fairlead_build.base.jail import HOST_NAME, supervised
 from fairlead_build.base.proc import clean_environment, run
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import copy_blob, publish, scratch_parent, workspace
@@ -26,7 +29,7 @@ from fairlead_build.tools import tool_tree
 from fairlead_build.tree.job import TreeJob
 
 INSIDE = Path(__file__).with_name("inside")
-_SCRIPTS = ("bytecode.py", "clean.sh", "compile.sh", "keystore.pl")
+_SCRIPTS = ("bytecode.py", "clean.sh", "compile.sh", "keystore.pl", "secrets.sh")
 _HOW = ("debian.py", "debian_in_sandbox.py", "../base/jail.py")
 # Documentation and translations: nothing at run time reads them; copyright files stay.
 _DPKG = (
@@ -122,6 +125,8 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
     merged = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; ln -s "usr/$d" "$1/$d"; done'
     # Java's packages link man pages into this folder, and fail without it. `clean.sh` empties it.
     merged += '; mkdir -p "$1/usr/share/man/man1"'
+    # Some packages ask for the full name of the machine, which here is the jail's. `clean.sh` writes the image's.
+    merged += f'; mkdir -p "$1/etc"; printf "127.0.0.1 localhost\\n127.0.1.1 {HOST_NAME}\\n" > "$1/etc/hosts"'
     hooks = ['sh /build/stage/compile.sh "$1" /build/stage', 'sh /build/stage/clean.sh "$1"']
     argv = [
         "/build/tools/bin/mmdebstrap", "--mode=unshare", "--variant=essential",
@@ -138,7 +143,7 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
     env |= {"SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch), "TMPDIR": "/build/tree"}
     asked = scratch / "request.json"
     asked.write_text(json.dumps({"argv": argv, "env": env}), "utf-8")
-    phases = _Words(job.progress, scratch.parent)
+    phases = Dpkg(job.progress, scratch.parent)
     module = "fairlead_build.tree.debian_in_sandbox"
     with supervised(module, asked) as process, phases.open():
         # Each package is unpacked once and configured once.
@@ -147,16 +152,46 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
             phases.advance(len(chunk))
             sink.write(chunk)
         if code := process.wait():
+            if phases.refused and not phases.no_space:
+                package, reason = phases.refused
+                raise fail("package-script", package=package, why=reason, loaded=job.loaded)
             doing = "unpack the Debian packages"
             raise phases.failed(argv, code, doing, job.again)
 
 
-class _Words(Phases):
-    """Also understands dpkg's output."""
+class Dpkg(Phases):
+    """Also understands dpkg's output.
+
+    Attributes:
+        refused: the first package that dpkg could not install, and its last words.
+    """
+
+    _AT_WORK = re.compile(r"(?:Unpacking|Setting up|Processing triggers for) (\S+)")
+    _FAILED = re.compile(r"dpkg: error processing (?:package|archive) (\S+) \(--.*\):$")
+    # Such a package waits for another, which has failed and is reported by itself.
+    _WAITS = "dependency problems"
+
+    def __init__(self, progress: Progress, folder: Path):
+        super().__init__(progress, folder)
+        self.refused: tuple[str, str] | None = None
+        self._words: deque[str] = deque(maxlen=12)
+        self._failing = ""
 
     def feed(self, line: str) -> None:
-        words = line.split()
-        if words and words[0] in ("Unpacking", "Setting"):
-            self.advance(1)
-            self.note(words[2] if words[0] == "Setting" else words[1])
+        if at_work := self._AT_WORK.match(line):
+            self._words.clear()
+            if not line.startswith("Processing"):
+                self.advance(1)
+                self.note(at_work[1])
+        elif failed := self._FAILED.match(line):
+            archive = PurePosixPath(failed[1]).name
+            self._failing = archive.partition("_")[0].partition(":")[0]
+        elif self._failing:
+            if self.refused is None and not line.strip().startswith(self._WAITS):
+                colon = ":" if self._words else ""
+                why = "\n".join([line.strip() + colon, *self._words])
+                self.refused = (self._failing, why)
+            self._failing = ""
+        elif line.strip():
+            self._words.append(line)
         super().feed(line)

@@ -145,8 +145,12 @@ def _assemble(
                 phases.advance(len(chunk))
                 sink.write(chunk)
             if code := process.wait():
-                doing = "install the wheels"
-                raise phases.failed(["install.py"], code, doing, job.again)
+                doing, remedy = "install the wheels", job.again
+                if any(line.startswith("ERROR: ") for line in phases.tail):  # pip refuses one
+                    remedy = (
+                        f"leave it out of packages.pip or pin another version, then `{job.relock}`"
+                    )
+                raise phases.failed(["install.py"], code, doing, remedy)
         _pass_on(below, frozenset(head["replaced"]), job, sink, phases)
 
 

@@ -11,6 +11,8 @@ rm -f "$root"/var/lib/dpkg/*-old "$root"/var/cache/debconf/*-old "$root"/etc/*- 
 rm -rf "$root"/usr/share/man/*
 rm -f "$root/var/lib/systemd/random-seed" "$root/etc/.pwd.lock" "$root/etc/ld.so.cache"
 
+sh "${0%/*}/secrets.sh" "$root"
+
 authorities=/etc/ssl/certs/java/cacerts
 if [ -f "$root$authorities" ]; then
     cp "${0%/*}/keystore.pl" "$root/.keystore.pl"
