@@ -156,15 +156,19 @@ def workspace(parent: Path, prefix: str, *, wait: bool = True) -> Iterator[Path]
     try:
         yield folder
     finally:
-        removing = threading.Thread(target=_remove, args=(folder, fd))
-        removing.start()
+        removed = threading.Event()
+        threading.Thread(target=_remove, args=(folder, fd, removed)).start()
         if wait:
-            removing.join()
+            # A join() that is interrupted takes the thread for ended: Python would end without it.
+            removed.wait()
 
 
-def _remove(folder: Path, fd: int) -> None:
-    remove_tree(folder)
-    os.close(fd)
+def _remove(folder: Path, fd: int, removed: threading.Event) -> None:
+    try:
+        remove_tree(folder)
+        os.close(fd)
+    finally:
+        removed.set()
 
 
 def _claim(parent: Path, stem: str) -> tuple[Path, int]:
