@@ -29,6 +29,19 @@ def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: st
     return [before + comma + name for name in _format_names() if name.startswith(last)]
 
 
+class Output(click.Path):
+    """A path; one that ends in a slash is a folder, which is made unless it is there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if str(value).endswith("/") and not (ctx and ctx.resilient_parsing):
+            Path(str(path)).mkdir(parents=True, exist_ok=True)
+        return path
+
+
+OUTPUT = Output(path_type=Path)
+
+
 @click.command()
 @declared
 def build(
@@ -41,7 +54,7 @@ def build(
         shell_complete=_complete_formats,
     ),
     output: Path | None = option(
-        "-o --output", "Also copy the image to this file or into this folder."
+        "-o --output", "Also copy the image to this file or into this folder.", type=OUTPUT
     ),
     archive: Path | None = option(
         "--archive",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,11 @@ def chosen(wanted: Sequence[str], output: Path | None) -> list[Format]:
     """
     selected = [_get(name) for name in dict.fromkeys(wanted)]
     if output is not None and len(selected) > 1 and not output.is_dir():
-        raise fail("format-several-in-one-file", selected_count=len(selected), output=output)
+        raise fail(
+            "format-several-in-one-file",
+            selected_count=len(selected),
+            output=shlex.quote(str(output)),
+        )
     return selected
 
 

@@ -11,6 +11,7 @@ import pytest
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.elf.mpi_standard import edition_of, standard_floor
 from fairlead.image.packages import frameworks
+from fairlead_build.cli.build import OUTPUT
 from fairlead_build.formats import registry
 from fairlead_build.formats.shifter import meta
 from fairlead_build.formats.wrapping import Wrapping
@@ -114,6 +115,14 @@ def test_formats_are_each_taken_once_and_unknown_ones_refused(tmp_path: Path) ->
     assert caught.value.code == ExitCode.USAGE and "oci" in caught.value.findings[0].why
     with pytest.raises(FairleadError, match="2 formats cannot be written to one file"):
         registry.chosen(["oci", "sif"], tmp_path / "one.sif")
+
+
+def test_output_that_ends_in_a_slash_is_a_folder(tmp_path: Path) -> None:
+    """As in the verb's own example, in a folder that has no `images` yet."""
+    for _ in range(2):
+        folder = OUTPUT.convert(f"{tmp_path}/new ones/images/", None, None)
+        assert folder == tmp_path / "new ones/images" and folder.is_dir()
+    assert not OUTPUT.convert(f"{tmp_path}/image", None, None).exists()
 
 
 @pytest.mark.parametrize(
