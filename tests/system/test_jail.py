@@ -310,3 +310,18 @@ def test_build_where_proc_is_covered_is_refused_with_the_remedy(tar: Path, tmp_p
     assert finding["check"] == "sandbox-proc"
     assert "/proc/version" in finding["why"]
     assert "systempaths=unconfined" in finding["remedy"] and "unmask=ALL" in finding["remedy"]
+
+
+def test_build_where_no_user_namespace_is_left_names_the_limit_and_no_disk() -> None:
+    """The kernel says "No space left on device"."""
+    forbid = 'echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"'
+    argv = [
+        "unshare", "--user", "--map-root-user", "sh", "-ec", forbid, "sh",
+        sys.executable, "-P", "-m", "fairlead_build.base.jail", "platform",
+    ]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    word, _, finding = done.stderr.strip().partition("\t")
+    assert word == "fairlead-refused", done.stderr
+    refused = json.loads(finding)
+    assert refused["check"] == "sandbox-namespaces"
+    assert refused["why"].startswith("user.max_user_namespaces")

@@ -14,6 +14,7 @@ tree afterwards. What of ours has to work on a tree in which programs ran does s
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import pwd
@@ -126,7 +127,10 @@ def main() -> NoReturn:
                 os._exit(137)  # the parent has gone before it was tied to this process
         _mount("none", "/", None, _REC | _PRIVATE)
     except OSError as exc:
-        refuse(fail("sandbox-namespaces", why=exc))
+        why = str(exc)
+        if exc.errno in (errno.ENOSPC, errno.EUSERS):  # user_namespaces(7): not a matter of disks
+            why = f"user.max_user_namespaces, or a limit of the container around it, allows no more: {exc}"
+        refuse(fail("sandbox-namespaces", why=why))
     try:
         _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
     except OSError as exc:

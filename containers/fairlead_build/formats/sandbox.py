@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Progress
 from fairlead.image.tree_digest import scan_folder, tree_sha256
-from fairlead_build.base.proc import run
+from fairlead_build.base.proc import no_space, run
 from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.model import Format
 from fairlead_build.squashfs.tree_stream import bare_squashfs
@@ -26,7 +27,14 @@ def unpack(image: Path, folder: Path, progress: Progress) -> None:
             *tool_tree.command("rdsquashfs"), "--unpack-path", "/", "--unpack-root", folder,
             "--quiet", "--chmod", "--set-times", squashfs,
         ]  # fmt: skip
-        run(argv, doing="unpack the image", remedy="fairlead build RECIPE --format sandbox")
+        doing = "unpack the image"
+        try:
+            run(argv, doing=doing, remedy="fairlead build RECIPE --format sandbox")
+        except FairleadError as exc:
+            if exc.findings[0].check == "no-space":
+                # `folder` lies in a workspace of its own, which is gone when this is read.
+                raise no_space(doing, folder.parents[1]) from None
+            raise
         folder.chmod(0o755)
 
 

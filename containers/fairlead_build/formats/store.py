@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead.base.errors import fail, os_error_as
-from fairlead.base.paths import atomic_write
+from fairlead.base.paths import atomic_write, is_device
 from fairlead.base.progress import Progress
 from fairlead.image.signature import carry
 from fairlead_build.base.proc import run
@@ -57,6 +58,10 @@ def hand_out(
     target = output if own_name else file_in(output, entry.recipe, form.suffix)
     source, *_ = kept(form, cache, entry.key)
     with os_error_as("output-unwritable-cannot-write-image", target=target):
+        if is_device(target):
+            raise OSError(
+                errno.EINVAL, "an image is a file, and nothing in /dev or /proc is replaced"
+            )
         if form.copied:
             make(form, entry, cache, progress)
         if form.folder and (target.exists() or target.is_symlink()):

@@ -103,17 +103,30 @@ def _resolve(root: Path, path: Path) -> Path | None:
     return current if current.exists() else None
 
 
+def is_device(path: Path) -> bool:
+    """Whether ``path`` lies where the machine keeps devices and open files: nothing there may be replaced."""
+    folder = Path(os.path.realpath(path.parent))
+    above = (folder, *folder.parents)
+    return Path("/dev/shm") not in above and (Path("/dev") in above or Path("/proc") in above)
+
+
 @contextmanager
 def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, and renames it to ``path`` only if the block succeeds.
 
     Text is UTF-8, whatever the locale. What killed processes left of the same file is deleted.
+    A device such as ``/dev/stdout`` is written to as it is.
 
     Args:
         permissions: of the file; those of the umask by default.
     Raises:
         OSError: as ``open``, ``fsync`` and ``rename`` do; nothing is left behind then.
     """
+    if is_device(path):
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        with os.fdopen(fd, mode, encoding=None if "b" in mode else "utf-8") as stream:
+            yield stream
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)

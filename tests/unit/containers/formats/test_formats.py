@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.progress import Silent
 from fairlead.elf.mpi_standard import edition_of, standard_floor
 from fairlead.image.packages import frameworks
 from fairlead_build.cli.build import OUTPUT
-from fairlead_build.formats import registry
+from fairlead_build.formats import registry, sandbox
 from fairlead_build.formats.shifter import meta
 from fairlead_build.formats.wrapping import Wrapping
+from fairlead_build.tools import tool_tree
 
 WRAPPING = Wrapping(
     name="mpi-base",
@@ -157,3 +161,23 @@ def test_standard_floor_is_the_newest_edition_called() -> None:
 def test_frameworks_are_known_by_their_common_names() -> None:
     wheels = {"tensorflow_cpu": "2.21.0", "Keras": "3.13.1", "numpy": "2.4.1"}
     assert frameworks(wheels) == {"keras": "3.13.1", "tensorflow": "2.21.0"}
+
+
+def test_sandbox_that_does_not_fit_names_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the cache nor TMPDIR is full."""
+
+    @contextmanager
+    def as_it_is(image: Path) -> Iterator[Path]:
+        yield image
+
+    full = ["sh", "-c", "echo No space left on device >&2; exit 1"]
+    monkeypatch.setattr(sandbox, "bare_squashfs", as_it_is)
+    monkeypatch.setattr(tool_tree, "command", lambda name: full)
+    work = tmp_path / "images/.work"
+    work.mkdir(parents=True)
+    with pytest.raises(FairleadError) as caught:
+        sandbox.unpack(tmp_path / "image.squashfs", work / "new", Silent())
+    assert caught.value.findings[0].check == "no-space"
+    assert caught.value.findings[0].where == str(tmp_path / "images")

@@ -82,6 +82,8 @@ def test_format_of_another_package_is_made_kept_and_handed_out(
     assert given == output / "mine-v.txt" and given.read_bytes() == made.read_bytes()
     assert given.stat().st_ino != made.stat().st_ino
     assert {p.name for p in output.iterdir()} == {"mine-v.txt", "mine-v.who"}
+    with pytest.raises(FairleadError, match="cannot write the image to /dev/fd/1"):
+        store.hand_out(form, entry, cache, Path("/dev/fd/1"), Silent())
     images.forget(cache, "key")
     assert not any((cache.root / "images").glob("key.*"))
 

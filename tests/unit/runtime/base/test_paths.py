@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fairlead.base.paths import atomic_write
+import pytest
+
+from fairlead.base.paths import atomic_write, is_device
 
 WRITES = """
 import sys
@@ -54,3 +56,29 @@ def test_file_of_a_killed_writer_is_removed_by_the_next_and_no_other(tmp_path: P
         stream.write(b"again")
     assert target.read_bytes() == b"again"
     assert sorted(tmp_path.iterdir()) == sorted([target, *others])
+
+
+def test_open_file_of_the_machine_is_written_to_and_never_replaced() -> None:
+    """`-o /dev/stdout`; root could put a file in its place."""
+    reader, writer = os.pipe()
+    with atomic_write(Path(f"/dev/fd/{writer}"), "w") as stream:
+        stream.write("a line\n")
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == "a line\n"
+    with pytest.raises(FileNotFoundError), atomic_write(Path("/dev/no-such-device")):
+        pass
+
+
+def test_devices_are_known_by_their_place(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev")
+    devices = (
+        "/dev/null",
+        "/dev/fd/1",
+        "/proc/self/fd/1",
+        "/dev/../dev/null",
+        f"{tmp_path}/link/null",
+    )
+    assert all(is_device(Path(name)) for name in devices)
+    files = ("/dev/shm/file", "/dev/shm/new/file", "/development/file", f"{tmp_path}/dev/null")
+    assert not any(is_device(Path(name)) for name in files)
