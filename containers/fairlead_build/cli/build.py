@@ -10,7 +10,7 @@ import click
 
 from fairlead.base.errors import ExitCode
 from fairlead.base.progress import human_bytes
-from fairlead.cli.declare import FOLDER_HERE, JSON, argument, declared, option
+from fairlead.cli.declare import FOLDER_HERE, JSON, OUTPUT, argument, declared, option
 from fairlead.cli.screen import print_findings, print_json, progress, table
 
 if TYPE_CHECKING:
@@ -27,19 +27,6 @@ def _format_names() -> tuple[str, ...]:
 def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     before, comma, last = incomplete.rpartition(",")
     return [before + comma + name for name in _format_names() if name.startswith(last)]
-
-
-class Output(click.Path):
-    """A path; one that ends in a slash is a folder, which is made unless it is there."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
-        if str(value).endswith("/") and not (ctx and ctx.resilient_parsing):
-            Path(str(path)).mkdir(parents=True, exist_ok=True)
-        return path
-
-
-OUTPUT = Output(path_type=Path)
 
 
 @click.command()

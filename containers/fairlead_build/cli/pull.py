@@ -8,7 +8,7 @@ import click
 
 from fairlead.base.errors import warning
 from fairlead.base.progress import human_bytes
-from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.declare import JSON, OUTPUT, argument, declared, option
 from fairlead.cli.screen import answer, print_findings, progress
 from fairlead_build.cli.push import INSECURE
 
@@ -18,7 +18,7 @@ from fairlead_build.cli.push import INSECURE
 def pull(
     reference: str = argument(metavar="REF"),
     output: Path | None = option(
-        "-o --output", "Also copy the image to this file or into this folder."
+        "-o --output", "Also copy the image to this file or into this folder.", type=OUTPUT
     ),
     arch: str | None = option(
         "--arch ARCH", "The variant for this architecture. [default: this machine's]"

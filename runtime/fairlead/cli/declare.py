@@ -36,6 +36,19 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
 
 
 SIZE = _Size()
+
+
+class _Output(click.Path):
+    """A path; one that ends in a slash is a folder, which is made unless it is there."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if str(value).endswith("/") and not (ctx and ctx.resilient_parsing):
+            Path(str(path)).mkdir(parents=True, exist_ok=True)
+        return path
+
+
+OUTPUT = _Output(path_type=Path)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FILE_HERE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -12,9 +12,9 @@ import pytest
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import Silent
+from fairlead.cli.declare import OUTPUT
 from fairlead.elf.mpi_standard import edition_of, standard_floor
 from fairlead.image.packages import frameworks
-from fairlead_build.cli.build import OUTPUT
 from fairlead_build.formats import registry, sandbox
 from fairlead_build.formats.shifter import meta
 from fairlead_build.formats.wrapping import Wrapping
