@@ -174,6 +174,12 @@ def _near(name: str, known: set[str]) -> str:
     return hint if hint.startswith("Did") else ""
 
 
+def _provided(providers: Sequence[str]) -> str:
+    more = f" and {len(providers) - 8} more" if len(providers) > 8 else ""
+    shown = f"{', '.join(providers[:8])}{more}"
+    return f"it is virtual, and provided by {shown}: name the one you want" if providers else ""
+
+
 # --- what the image starts from ---------------------------------------------------------------
 
 
@@ -278,9 +284,13 @@ def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) 
 def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
     known = {name for name, _ in root.packages}
     title = f"{index.distribution.capitalize()} {index.suite}"
+
+    def near(name: str) -> str:
+        return _provided(root.providers(name)) or _near(name, known)
+
     given: dict[str, Any] = {"title": title, "index": index, "loaded": job.loaded}
     wrong = [
-        error("apt-unknown-edit", key=key, name=n, near=_near(n, known), again=job.again, **given)
+        error("apt-unknown-edit", key=key, name=n, near=near(n), again=job.again, **given)
         for key, names in (("packages.apt", job.inputs.apt), ("source.apt", job.inputs.build_apt))
         for n in names
         if n not in known

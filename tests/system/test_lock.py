@@ -43,13 +43,14 @@ FAIRLEAD = Path(sys.executable).with_name("fairlead")
 MAIN = AptIndex("debian", "tiny", ("main",))
 
 
-def deb(folder: Path, name: str, version: str, depends: str = "") -> None:
+def deb(folder: Path, name: str, version: str, depends: str = "", provides: str = "") -> None:
     """A package with nothing in it."""
     root = folder / "work" / f"{name}-{version}"
     (root / "DEBIAN").mkdir(parents=True)
     lines = [f"Package: {name}", f"Version: {version}", "Architecture: amd64"]
     lines += ["Maintainer: nobody <nobody@localhost>", "Description: empty"]
     lines += [f"Depends: {depends}"] if depends else []
+    lines += [f"Provides: {provides}"] if provides else []
     (root / "DEBIAN" / "control").write_text("\n".join(lines) + "\n")
     pool = folder / "pool" / "main" / name
     pool.mkdir(parents=True, exist_ok=True)
@@ -117,6 +118,16 @@ def test_apt_resolution_names_version_hash_and_index(mirror: Path) -> None:
     ]
     app = mirror / "main" / found[0].path
     assert found[0].sha256 == hashlib.sha256(app.read_bytes()).hexdigest()
+
+
+def test_apt_virtual_package_names_those_that_provide_it(mirror: Path) -> None:
+    deb(mirror / "main", "first", "1", provides="mail-agent")
+    deb(mirror / "main", "second", "1", provides="other, mail-agent (= 1.0), last")
+    deb(mirror / "main", "third", "1", provides="mail-agent-helper")
+    publish(mirror / "main", "tiny")
+    with apt_root((MAIN,), "amd64", remedy="again") as root:
+        assert root.providers("mail-agent") == ["first", "second"]
+        assert root.providers("last") == ["second"] and not root.providers("agent")
 
 
 def test_apt_upgrade_takes_along_what_it_forces_and_no_more(mirror: Path) -> None:

@@ -20,7 +20,9 @@ from fairlead_build.cache.store import Cache, scratch_parent, workspace
 from fairlead_build.recipe.lock import AptIndex, Deb
 from fairlead_build.resolve.apt_sources import apt_sources
 
-_FIELDS = {"Package", "Version", "Architecture", "Essential", "Filename", "Size", "SHA256"}
+_FIELDS = frozenset(
+    {"Package", "Version", "Architecture", "Essential", "Filename", "Provides", "Size", "SHA256"}
+)
 _AGAIN = "run the same command again"
 _UNMET = re.compile(
     r"^\s*(\S+) : (?:Pre)?(?:Depends|Breaks|Conflicts): (\S+)", re.MULTILINE | re.IGNORECASE
@@ -48,6 +50,12 @@ class AptRoot:
         return sorted(
             {s["Package"] for _, s in self.packages.values() if s.get("Essential") == "yes"}
         )
+
+    def providers(self, virtual: str) -> list[str]:
+        """The packages that provide ``virtual``, a name without a package of its own."""
+        wanted = re.compile(rf"(?:^|, *){re.escape(virtual)}(?= *(?:,|\(|$))")
+        stanzas = (stanza for _, stanza in self.packages.values())
+        return sorted({s["Package"] for s in stanzas if wanted.search(s.get("Provides", ""))})
 
     def add(self, index: AptIndex | None, text: str) -> None:
         """Takes in a Packages file; what is known already stays."""
