@@ -282,11 +282,12 @@ class Interpreter:
         at = _verb(words)
         verb = words[at].value if at < len(words) else None
         idle = {"cache", "check", "list", "freeze", "config", "show", "help"}
+        idle -= {"config"} if {"set", "unset", "edit"} & {word.value for word in words} else set()
         asks = {"--version", "-V", "--help", "-h", "--dry-run"}
         if verb in idle or any(word.value in asks for word in words):
             return
         if verb != "install":
-            return self._lose("a recipe only says what is in an image", "packages.pip")
+            return self._lose("a recipe only says what is in an image", "[packages]")
         self._upgrades = any(re.fullmatch(r"--upgrade|-[qvI]*U[qvUI]*", w.raw) for w in words)
         remaining = iter([*words[:at], *words[at + 1 :]])
         for word in remaining:

@@ -17,7 +17,7 @@ from typing import Any
 from fairlead.base import bounded_json
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
-from fairlead_build.importing.ledger import Ledger, env_hint
+from fairlead_build.importing.ledger import Ledger, env_hint, instead_of
 from fairlead_build.importing.located import Located, has_content, of_lines, split_lines
 
 # A whole word of an instruction: BuildKit takes nothing inside of a word for a here-document.
@@ -382,7 +382,7 @@ class _Reader:
                 self._lose("ADD unpacks it", "its files in [files]", source)
             else:
                 for part, why in self.context.copy(source, place, into=into):
-                    self._lose(why, _FILES, part)
+                    self._lose(why, instead_of(part), part)
 
     def _write(self, given: list[str], executable: bool) -> None:
         """A here-document that becomes a file."""
@@ -397,7 +397,7 @@ class _Reader:
         place = resolved(self.interpreter.folder, target)
         place = f"{place}/{body.delimiter}" if target.endswith("/") else place
         if why := self.context.write(place, body.text.text, executable):
-            self._lose(why, _FILES)
+            self._lose(why, instead_of(place))
 
 
 def _bad_copy_flag(name: str, value: str) -> str:

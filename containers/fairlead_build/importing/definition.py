@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
-from fairlead_build.importing.ledger import Ledger, env_hint
+from fairlead_build.importing.ledger import Ledger, env_hint, instead_of
 from fairlead_build.importing.located import Located, has_content, of_lines, split_lines
 from fairlead_build.importing.shell import assignments, commands
 
@@ -212,7 +212,7 @@ class _Reader:
             source, target = paths[0], (paths[1:] or [""])[0]
             place, into = resolved("/", target or source), target.endswith("/")
             for text, why in self.context.copy(source, place, into=into):
-                self.ledger.lose(of_lines([row]), why, _FILES, text)
+                self.ledger.lose(of_lines([row]), why, instead_of(text), text)
             self.ledger.account(of_lines([row]))
 
     def read_environment(self, section: _Section) -> None:

@@ -27,6 +27,17 @@ _WITHOUT_APT = re.compile(
     r"|nanoserver|nixos|opensuse|oraclelinux|photon|rhel|rocky(linux)?|scientificlinux|sles?|suse|tumbleweed|ubi"
     r"|voidlinux|windowsservercore|wolfi)[0-9.]*"
 )
+# Files by which the commands of an image install other packages, or other versions, than a recipe does.
+_CONFIGURES = re.compile(
+    r"(?P<pip>/etc/pip\.conf|/(?:.+/)?\.?pip/pip\.conf|/(?:.+/)?pip\.ini)"
+    r"|(?P<apt>/etc/apt/(?:sources\.list|preferences|apt\.conf).*|/etc/dpkg/dpkg\.cfg.*)"
+)
+
+
+def instead_of(part: str) -> str:
+    """What to do instead of laying ``SOURCE to TARGET``, or a target, which cannot be."""
+    configures = _CONFIGURES.fullmatch(part.rpartition(" to ")[2])
+    return "what it changes, in [packages]" if configures else "[files]"
 
 
 @dataclass(frozen=True)
@@ -186,6 +197,8 @@ class Ledger:
         self.folders.update(str(folder) for folder in PurePosixPath(target).parents)
         if target.startswith(("/tmp/", "/var/tmp/")):
             return ""  # engines mount over these: it is there for later commands only
+        if configures := _CONFIGURES.fullmatch(target):
+            return f"it configures {configures.lastgroup}, and a recipe's packages are resolved without it"
         if why := bad_target(target):
             return why
         above = [p for p in self.files if target.startswith(f"{p}/") or p.startswith(f"{target}/")]

@@ -213,6 +213,11 @@ def test_packages_behind_sudo_and_env_are_carried(before: str, tmp_path: Path) -
         ("COPY --from=a /x /y", None),
         ("COPY nothing /y", "nothing"),
         ("COPY here /run/x", "here to /run/x"),
+        ("COPY here /etc/pip.conf", "here to /etc/pip.conf"),
+        ("COPY here /root/.config/pip/pip.conf", "here to /root/.config/pip/pip.conf"),
+        ("COPY here /etc/apt/sources.list.d/", "here to /etc/apt/sources.list.d/here"),
+        ("COPY here /etc/apt/preferences.d/", "here to /etc/apt/preferences.d/here"),
+        ("RUN pip config set global.constraint /c", "pip config set global.constraint /c"),
         ("ADD http://example.org/x.gz /x", "http://example.org/x.gz"),
         ("COPY --chown=me here /opt/x", "--chown=me"),
         ("ENV PATH=/x:$PATH", "ENV PATH=/x:$PATH"),
@@ -258,6 +263,16 @@ def test_here_document_of_run_is_read_as_a_script(tmp_path: Path, body: str) -> 
     result = imported(tmp_path, f"{DEBIAN}RUN <<EOF\n{body}EOF\n{'RUN true'}\n")
     assert recipe(result)["packages"]["apt"] == ["kept"]
     assert len(result.losses) == 1 and result.losses[0].first > 2
+
+
+def test_file_that_configures_pip_is_not_quietly_without_effect(tmp_path: Path) -> None:
+    """Its constraint changed what was installed; nothing in a recipe reads it."""
+    text = 'COPY <<"END" /etc/pip.conf\n[global]\nconstraint=/c\nEND\nRUN pip install numpy\n'
+    (loss,) = imported(tmp_path, f"{DEBIAN}{text}").losses
+    assert "configures pip" in loss.why and "[packages]" in loss.instead
+    (tmp_path / "keys").write_text("x")
+    kept = imported(tmp_path, f"{DEBIAN}COPY keys /etc/apt/keyrings/\n")
+    assert not kept.losses
 
 
 def test_here_document_of_copy_becomes_a_file(tmp_path: Path) -> None:
