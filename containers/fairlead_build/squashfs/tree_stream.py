@@ -196,7 +196,7 @@ def _layers(layout: Path) -> list[Path]:
         if "org.fairlead.tree.sha256" not in manifest.get("annotations", {}):
             raise fail("oci-layout-foreign", layout=layout)
         return [blobs / _hex(layer) for layer in manifest["layers"]]
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as exc:
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
         raise fail("oci-layout-unreadable", layout=layout, reason=exc) from None
 
 

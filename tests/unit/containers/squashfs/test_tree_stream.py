@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 import threading
@@ -180,3 +181,15 @@ def test_stream_that_ends_early_ends_its_reader_too(folder: Path, at: int) -> No
 
     threading.Thread(target=fail_after, daemon=True).start()
     assert failed.wait(10), "its reader waits for more"
+
+
+@pytest.mark.parametrize("text", ["0", "[]", '{"annotations": 1}', '{"layers": [1]}'])
+def test_layout_whose_manifest_is_no_object_is_damaged(text: str, tmp_path: Path) -> None:
+    digest = "a" * 64
+    (tmp_path / "blobs/sha256").mkdir(parents=True)
+    (tmp_path / "blobs/sha256" / digest).write_text(text)
+    index = {"manifests": [{"digest": f"sha256:{digest}"}]}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(FairleadError) as caught:
+        list(tree_stream.entries(tmp_path))
+    assert caught.value.findings[0].check == "oci-layout"
