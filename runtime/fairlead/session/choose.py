@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.errors import fail
 from fairlead.base.python_imports import Imports, imports_of, modules_in
@@ -29,7 +30,7 @@ from fairlead.launchers.image import own_launcher
 from fairlead.launchers.model import Launcher
 from fairlead.launchers.pmi import pmi_named
 from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kind_of, kinds
-from fairlead.mpi.host import HostMpi, discover, from_prefix
+from fairlead.mpi.host import HostMpi, discover, from_prefix, install_line
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
@@ -229,10 +230,11 @@ def _of_family(situation: Situation, host: HostMpi | None, family: AbiFamily) ->
     for mpi in there.mpis if there else discover(situation.environ):
         if mpi.launcher and family in (mpi.launcher.family, AbiFamily.UNKNOWN):
             return mpi.launcher
-    prefix = host.prefix if host else ""
+    given: dict[str, Any] = {"family": family, "install": install_line(family)}
+    given["prefix"] = host.prefix if host else ""
     if there:
-        raise fail("launcher-none-of-family-there", family=family, there=there, prefix=prefix)
-    raise fail("launcher-none-of-family-here", family=family, prefix=prefix)
+        raise fail("launcher-none-of-family-there", there=there, **given)
+    raise fail("launcher-none-of-family-here", **given)
 
 
 def here(site: Site, environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_request
 from fairlead.engines.model import Engine
 from fairlead.mpi.cross_abi import crossing, some
-from fairlead.mpi.host import HostMpi
+from fairlead.mpi.host import HostMpi, install_line
 from fairlead.swap.layout import ALIASES
 from fairlead.swap.model import Line, Request
 from fairlead.swap.reach import (
@@ -163,7 +163,8 @@ def replaceable(
         reasons = "\n".join(f"{n.what}: {n.why}" for n in notes)
         if machine:
             raise fail("host-mpi-none-on-machine", machine=machine, family=family, seen=reasons)
-        raise fail("host-mpi-none-here", family=family, seen=reasons)
+        install = install_line(family)
+        raise fail("host-mpi-none-here", family=family, seen=reasons, install=install)
     return family
 
 

@@ -8,12 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.recorded import ROOT_ENGINE, image
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.doctor.install import apptainer
 from fairlead.doctor.install.host_mpi import install_wheel_mpi, known_wheels
+from fairlead.elf.facts import AbiFamily
 from fairlead.engines.apptainer import find_apptainer, private_apptainer
+from fairlead.mpi.host import install_line
+from fairlead.swap.family import replaceable
+from fairlead.swap.model import Request
 
 
 def program(path: Path, body: str = "") -> Path:
@@ -81,6 +86,19 @@ def test_install_host_mpi_unpinned_is_refused_with_the_known(tmp_path: Path, pin
     assert caught.value.code is ExitCode.USAGE
     assert known_wheels().default in caught.value.findings[0].remedy
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("family", [AbiFamily.MPICH, AbiFamily.OPENMPI])
+def test_lacking_mpi_of_a_family_is_installed_by_the_command_that_is_named(
+    family: AbiFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = install_line(family).partition(" --host-mpi ")[2] or known_wheels().default
+    assert pin in {wheel.pin for wheel in known_wheels().wheel}
+    assert pin.startswith(family.value)
+    monkeypatch.setattr("fairlead.swap.family.image_family", lambda *_: family)
+    with pytest.raises(FairleadError) as caught:
+        replaceable("/x.sif", image(), None, ROOT_ENGINE, Request())
+    assert install_line(family) in caught.value.findings[0].remedy
 
 
 def test_known_wheels_default_is_one_of_them() -> None:
