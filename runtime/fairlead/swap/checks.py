@@ -47,6 +47,7 @@ from fairlead.swap.reach import (
     in_text_closure,
     interpreted,
     lost_by_login,
+    lost_interpreter,
     named_within,
     off_path,
     programs_of,
@@ -143,6 +144,11 @@ def program(plan: Plan) -> Iterator[Finding]:
                 path=_path(plan) or "PATH of the image",
                 near=f"; near: {some(near)}" if near else "",
             )
+        elif lost := lost_interpreter(plan.facts, replace(plan.request, binds=plan.binds), named):
+            given = {"name": lost, "program": named.path, "image": plan.image}
+            finding = error("program-interpreter", **given)
+            unsure = named.perhaps or plan.request.engine_args
+            yield replace(finding, severity=Severity.WARNING) if unsure else finding
         elif named.kind is Kind.STATIC:
             yield warning("program-static", path=named.path)
         elif named.kind is Kind.NONE:

@@ -217,15 +217,31 @@ def in_image(facts: ImageFacts, path: str) -> bool:
 
 def off_path(facts: ImageFacts, request: Request, path: str, name: str) -> tuple[str, ...]:
     """Where the image has a program that no folder of ``path`` has; empty where one has it, or that is not known."""
-    # What a bind or the engine shows there, only the container has.
-    shown = (*(bind.target for bind in request.binds), "/home", "/root", "/tmp", "/var/tmp")
     folders = [folder for folder in path.split(":") if folder]
-    unseen = (f[0] != "/" or any(_is_below(f"{f}/{name}", s) for s in shown) for f in folders)
+    unseen = (f[0] != "/" or _is_shown(f"{f}/{name}", request) for f in folders)
     if "/" in name or any(unseen):
         return ()
     if not folders or _first_in(facts, path, name):
         return ()
     return tuple(sorted(place for place in facts.programs if place.endswith(f"/{name}")))
+
+
+def lost_interpreter(facts: ImageFacts, request: Request, program: Program) -> str:
+    """The interpreter that a script names and the image lacks; empty where it has it, or a bind or the engine may show it."""
+    line = facts.programs.get(program.path, "")
+    if program.kind is not Kind.UNKNOWN or not line.startswith("#!"):
+        return ""
+    name = next(iter(_interpreter(line)), "")
+    folders = [""] if name.startswith("/") else (searched_path(request) or DEFAULT_PATH).split(":")
+    places = [f"{folder}/{name}".replace("//", "/") for folder in folders]
+    known = all(place.startswith("/") and not _is_shown(place, request) for place in places)
+    return name if known else ""
+
+
+def _is_shown(path: str, request: Request) -> bool:
+    """Whether the container has there what a bind or the engine shows, and not the image."""
+    shown = (*(bind.target for bind in request.binds), "/home", "/root", "/tmp", "/var/tmp")
+    return any(_is_below(path, place) for place in shown)
 
 
 @dataclass(frozen=True)
@@ -683,13 +699,18 @@ def _chains(
     facts: ImageFacts, chain: list[str], request: Request, deepest: int = _DEEPEST
 ) -> list[list[str]]:
     """The paths from a program to each that may run: to the interpreters of scripts."""
-    what = facts.programs.get(chain[-1], "")
-    words = what.removeprefix("#!").split() if what.startswith("#!") else []
-    if words and words[0].endswith("/env"):
-        words = [w for w in _split(words[1:]) if not w.startswith("-") and "=" not in w]
+    words = _interpreter(facts.programs.get(chain[-1], ""))
     behind = _paths_of(facts, words[0], request) if words and deepest else []
     longer_chains = [_chains(facts, [*chain, *links], request, deepest - 1) for links in behind]
     return [longer for chains in longer_chains for longer in chains] or [chain]
+
+
+def _interpreter(line: str) -> list[str]:
+    """The command in the first line of a script, or the one that its ``env`` starts; nothing of another program."""
+    words = line.removeprefix("#!").split() if line.startswith("#!") else []
+    if words and words[0].endswith("/env"):
+        return [w for w in _split(words[1:]) if not w.startswith("-") and "=" not in w]
+    return words
 
 
 def _split(words: Sequence[str]) -> list[str]:

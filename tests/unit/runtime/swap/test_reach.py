@@ -240,6 +240,30 @@ def test_module_on_the_python_path_is_reached_wherever_it_is(
     assert [p.chain[0] for p in reach(facts, first).programs] == ["/venv/bin/python3"]
 
 
+@pytest.mark.parametrize(
+    ("line", "lost"),
+    [
+        ("#!/opt/moved/venv/bin/python3 -u", "/opt/moved/venv/bin/python3"),
+        ("#!/usr/bin/env -S pythn3 -u", "pythn3"),
+        ("#!/usr/bin/env python3", ""),
+        ("#!/home/u/venv/bin/python3", ""),  # the engine may show it
+        ("#!/bound/bin/python3", ""),
+    ],
+)
+def test_script_whose_interpreter_the_image_lacks_is_refused(
+    line: str, lost: str, facts: ImageFacts
+) -> None:
+    of = replace(facts, programs={**facts.programs, "/opt/app/moved": line})
+    binds = (Bind("/x", "/bound"),)
+    found = said(of, command=("/opt/app/moved",), binds=binds)
+    assert errors(found) == ["program"] * bool(lost)
+    assert not lost or f"is a script for {lost}," in found["program error"].what
+    perhaps = said(
+        of, command=("/opt/app/moved",), binds=binds, engine_args=("--bind", "/opt/moved")
+    )
+    assert not errors(perhaps) and ("program warning" in perhaps) is bool(lost)
+
+
 def test_facts_without_programs_leave_nothing_out_but_other_programs(facts: ImageFacts) -> None:
     old = replace(facts, programs={}, leads={})
     found = reach(old, Request(apps=("/opt/app/c",)))
