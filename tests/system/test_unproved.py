@@ -107,6 +107,22 @@ def test_removed_preload_is_named_and_ranks_without_the_launchers_variables_are_
     assert "python3" in finding["where"] and "env -i" in finding["why"]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kept", ["", "LD_PRELOAD"])
+def test_ranks_that_each_spawn_a_program_with_a_cleaned_environment_are_alone(kept: str) -> None:
+    hello = ["python3", "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"]
+    code = (
+        "import os, shutil, sys\n"
+        f"env = {{name: os.environ[name] for name in {kept.split()!r}}}\n"
+        f"pid = os.posix_spawn(shutil.which('python3'), {hello!r}, env)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    done = fairlead("run", "-n", "2", "--json", hosts.image(), "--", "python3", "-c", code)
+    assert done.returncode == 122, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == "world-size" and "cleaned environment" in finding["why"]
+
+
 @pytest.mark.parametrize(
     ("start", "code"),
     [

@@ -20,7 +20,7 @@
  *
  * A process that ends without a proof, and has an MPI mapped, says so in `seen`: its MPI_Init may have been called
  * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
- * What is started by an exec without LD_PRELOAD is noted in `bare`.
+ * What is started without LD_PRELOAD or FAIRLEAD_PROOF, by whichever function of the C library, is noted in `bare`.
  * What a rank starts after the proof need not be a world of that size, and must not run on another MPI: it is stopped.
  *
  * Compiled with CALLS, it is for an MPI of no known family: see "an MPI whose handles are not known" below.
@@ -51,7 +51,6 @@ void *malloc(size_t), free(void *), *memset(void *, int, size_t), *memcpy(void *
 void *memchr(const void *, int, size_t);
 long syscall(long, ...);
 int *__errno_location(void);
-int execvpe(const char *, char *const[], char *const[]);
 int mprotect(void *, size_t, int);
 
 /* Before glibc 2.34 not in libc: absent in a program that does not link libdl. */
@@ -59,6 +58,8 @@ typedef struct { const char *file; void *base; const char *symbol; void *address
 void *dlopen(const char *, int) __attribute__((weak));
 void *dlsym(void *, const char *) __attribute__((weak));
 int dladdr(const void *, Found *) __attribute__((weak));
+/* What those called there, in libc until then. */
+void *__libc_dlopen_mode(const char *, int) __attribute__((weak)), *__libc_dlsym(void *, const char *) __attribute__((weak));
 
 /* elf(5) and dl_iterate_phdr(3), as far as they are needed. */
 typedef struct { unsigned kind, flags; unsigned long offset, address, physical, in_file, size, align; } Segment;
@@ -69,7 +70,7 @@ typedef struct { unsigned long place, info, addend; } Relocation;
 int dl_iterate_phdr(int (*)(Object *, size_t, void *), void *) __attribute__((weak));
 
 enum { RECORD = 2048, RING = 65536, FAILED = 122, PATIENCE_S = 30, LIBRARIES = 128, NAMED = 4 };
-enum { EINTR = 4, EBADF = 9, EAGAIN = 11 };
+enum { EINTR = 4, EBADF = 9, EAGAIN = 11, ENOSYS = 38 };
 enum { F_OK = 0, W_OK = 2 };
 enum { O_RDONLY = 0, O_RDWR = 2, O_CREAT = 0100, O_EXCL = 0200, O_TRUNC = 01000, O_CLOEXEC = 02000000 };
 #if defined __aarch64__ || defined __powerpc64__
@@ -81,6 +82,7 @@ enum { O_NONBLOCK = 04000, O_NOFOLLOW = 0400000 };
 #define READABLE 0644
 #define NEXT ((void *)-1L)
 #define NOLOAD 5 /* RTLD_LAZY | RTLD_NOLOAD */
+#define LOADED 0x80000001 /* RTLD_LAZY | __RTLD_DLOPEN */
 #define EXPORT __attribute__((visibility("default")))
 #if defined __x86_64__
 enum { SYS_EXIT_GROUP = 231, SYS_EXECVE = 59 };
@@ -207,6 +209,20 @@ static int preloads(char *const env[])
     return set && strstr(set, "witness");
 }
 
+/* A function of the C library that one below stands before. */
+static void *of_libc(const char *name)
+{
+    if (dlsym)
+        return dlsym(NEXT, name);
+    void *opened = __libc_dlopen_mode && __libc_dlsym ? __libc_dlopen_mode("libc.so.6", (int)LOADED) : 0;
+    return opened ? __libc_dlsym(opened, name) : 0;
+}
+
+/* Looked up before they are called: what stands behind a fork may take no lock. */
+static struct {
+    int (*execvpe)(const char *, char *const[], char *const[]), (*fexecve)(int, char *const[], char *const[]);
+} libc;
+
 enum { PT_LOAD = 1, PT_DYNAMIC = 2, PT_GNU_RELRO = 0x6474e552 };
 enum { DT_PLTRELSZ = 2, DT_STRTAB = 5, DT_SYMTAB = 6, DT_RELA = 7, DT_RELASZ = 8, DT_JMPREL = 23, TAGS = 24 };
 enum { WEAK = 2, PROT_READ = 1, PROT_WRITE = 2, LEAST_PAGE = 4096 };
@@ -309,6 +325,8 @@ __attribute__((constructor)) static void arrive(void)
     snprintf(line, sizeof line, "%s %d\n", host, getpid());
     note("alive", line, strlen(line), 1);
     arrived = preloads(environ);
+    libc.execvpe = of_libc("execvpe");
+    libc.fexecve = of_libc("fexecve");
 }
 
 /* Python asks while it starts whether stdout is a terminal, and writes by the line if it is, else by the block. Ranks
@@ -1526,7 +1544,7 @@ static void bare(const char *program, char *const argv[], char *const env[])
     static const char *const launchers[] = {"PMI", "PALS_", "FLUX_", "JSM_", "ALPS_", "SLURM_", 0};
     char name[32], text[1500];
     int ranked = 0;
-    if (!arrived || !plan.folder[0] || preloads(env))
+    if (!arrived || !plan.folder[0] || (preloads(env) && variable_in(env, "FAIRLEAD_PROOF")))
         return;
     for (char *const *e = env; e && *e; e++)
         for (int i = 0; launchers[i]; i++)
@@ -1552,11 +1570,103 @@ EXPORT int execv(const char *path, char *const argv[])
     return execve(path, argv, environ);
 }
 
+EXPORT int execvpe(const char *file, char *const argv[], char *const env[])
+{
+    if (!libc.execvpe) /* a process without a proof to make */
+        libc.execvpe = of_libc("execvpe");
+    depart("exec", 1);
+    bare(file, argv, env);
+    if (!libc.execvpe)
+        return (int)syscall(SYS_EXECVE, file, argv, env);
+    return libc.execvpe(file, argv, env);
+}
+
 EXPORT int execvp(const char *file, char *const argv[])
 {
-    depart("exec", 1);
-    bare(file, argv, environ);
     return execvpe(file, argv, environ);
+}
+
+EXPORT int fexecve(int fd, char *const argv[], char *const env[])
+{
+    char path[40], file[500];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    long n = readlink(path, file, sizeof file - 1);
+    file[n > 0 ? n : 0] = 0;
+    if (!libc.fexecve)
+        libc.fexecve = of_libc("fexecve");
+    depart("exec", 1);
+    bare(file, argv, env);
+    return libc.fexecve ? libc.fexecve(fd, argv, env) : (int)syscall(SYS_EXECVE, path, argv, env);
+}
+
+/* Their words are arguments up to a null, behind which execle has the environment. */
+#define EXEC_OF_WORDS(name, call)                                                                        \
+    EXPORT int name(const char *program, const char *first, ...)                                         \
+    {                                                                                                    \
+        __builtin_va_list at;                                                                            \
+        size_t n = 1;                                                                                    \
+        __builtin_va_start(at, first);                                                                   \
+        while (first && __builtin_va_arg(at, char *))                                                    \
+            n++;                                                                                         \
+        __builtin_va_end(at);                                                                            \
+        char *argv[n + 1], *const *env = environ;                                                        \
+        argv[0] = (char *)first;                                                                         \
+        argv[n] = 0;                                                                                     \
+        __builtin_va_start(at, first);                                                                   \
+        for (size_t i = 1; i < n + !!first; i++)                                                         \
+            argv[i] = __builtin_va_arg(at, char *);                                                      \
+        (void)env;                                                                                       \
+        call;                                                                                            \
+        __builtin_va_end(at);                                                                            \
+        return -1;                                                                                       \
+    }
+
+EXEC_OF_WORDS(execl, execve(program, argv, environ))
+EXEC_OF_WORDS(execlp, execvpe(program, argv, environ))
+EXEC_OF_WORDS(execle, (env = __builtin_va_arg(at, char *const *), execve(program, argv, env)))
+
+/* Of these the C library starts the program by itself, and calls no function above. */
+#define SPAWN(name)                                                                                      \
+    EXPORT int name(int *pid, const char *program, const void *actions, const void *attributes,          \
+                    char *const argv[], char *const env[])                                               \
+    {                                                                                                    \
+        static int (*real)(int *, const char *, const void *, const void *, char *const[], char *const[]); \
+        if (!real && !(real = of_libc(#name)))                                                           \
+            return ENOSYS;                                                                               \
+        bare(program, argv, env);                                                                        \
+        return real(pid, program, actions, attributes, argv, env);                                       \
+    }
+
+SPAWN(posix_spawn)
+SPAWN(posix_spawnp)
+
+static void bare_shell(const char *line)
+{
+    char *argv[] = {"sh", "-c", (char *)line, 0};
+    if (line)
+        bare("/bin/sh", argv, environ);
+}
+
+EXPORT int system(const char *line)
+{
+    static int (*real)(const char *);
+    if (!real && !(real = of_libc("system"))) {
+        *__errno_location() = ENOSYS;
+        return line ? -1 : 0;
+    }
+    bare_shell(line);
+    return real(line);
+}
+
+EXPORT void *popen(const char *line, const char *how)
+{
+    static void *(*real)(const char *, const char *);
+    if (!real && !(real = of_libc("popen"))) {
+        *__errno_location() = ENOSYS;
+        return 0;
+    }
+    bare_shell(line);
+    return real(line, how);
 }
 
 /* A session has no world to gather in, so each rank judges for itself. */

@@ -216,7 +216,7 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
 
 @dataclass(frozen=True)
 class Bare:
-    """A program that a rank has started without LD_PRELOAD, and so without the witness.
+    """A program that a rank has started without LD_PRELOAD or FAIRLEAD_PROOF, and so without a proof.
 
     Attributes:
         program: its path, or its name where PATH was searched.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -26,6 +27,43 @@ from fairlead.proof.verdict import judged as judged_ranks
 from fairlead.swap.model import Plan
 
 PLANNED = 77
+# Starts the program behind the word by that function of the C library, with an environment without anything in it.
+STARTS = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static int is(char **v, const char *name) { return !strcmp(v[1], name); }
+int main(int c, char **v)
+{
+    char *none[] = {0}, **to = v + 2;
+    pid_t pid = 0;
+    int status = 1;
+    if (is(v, "execve")) execve(to[0], to, none);
+    if (is(v, "execvpe")) execvpe(to[0], to, none);
+    if (is(v, "fexecve")) fexecve(open(to[0], O_RDONLY), to, none);
+    if (is(v, "execle")) execle(to[0], to[0], to[1], (char *)0, none);
+    if (is(v, "kept")) return execle(to[0], to[0], to[1], (char *)0, environ);
+    if (is(v, "proofless")) { unsetenv("FAIRLEAD_PROOF"); execv(to[0], to); }
+    if (is(v, "posix_spawn")) posix_spawn(&pid, to[0], 0, 0, to, none);
+    if (is(v, "posix_spawnp")) posix_spawnp(&pid, to[0], 0, 0, to, none);
+    if (pid) return waitpid(pid, &status, 0) != pid || status;
+    clearenv();
+    char line[900];
+    snprintf(line, sizeof line, "%s %s", to[0], to[1]);
+    if (is(v, "execl")) execl(to[0], to[0], to[1], (char *)0);
+    if (is(v, "execlp")) execlp(to[0], to[0], to[1], (char *)0);
+    if (is(v, "execv")) execv(to[0], to);
+    if (is(v, "execvp")) execvp(to[0], to);
+    if (is(v, "system")) return system(line);
+    if (is(v, "popen")) return pclose(popen(line, "w"));
+    return 9;
+}
+"""
 PAL = Library("libopen-pal", 78, False)
 HWLOC = Library("libhwloc", 79, True)
 
@@ -180,7 +218,7 @@ def test_unproved_launch_names_a_removed_preload() -> None:
     assert "environment that the rank has" in said.remedy and plan.planned_file in said.why
     started = Unproved(plan, (), (), (Bare("0", "/app/a", True), Bare("1", "/app/a", True)), 2)
     said = started.doubt(("sh", "x"))
-    assert "without LD_PRELOAD" in said.what and "/app/a: `env -i`" in said.why
+    assert "without the witness" in said.what and "/app/a: `env -i`" in said.why
 
 
 def test_library_of_the_image_that_a_file_is_linked_to_is_explained_by_the_link() -> None:
@@ -542,3 +580,21 @@ def test_witness_and_host_judge_the_same_files_alike(inode_of: str, tmp_path: Pa
     assert set(found.mapped.odd) == set(mapped.odd[:4]) and mapped.odd
     own = File(plan.planned_file, (ours / "libmpi.so.12").stat().st_ino)
     assert own in found.mapped.planned and set(found.mapped.planned) <= set(mapped.planned)
+
+
+def test_program_that_a_rank_starts_without_the_witness_is_noted_whichever_function_starts_it(
+    tmp_path: Path,
+) -> None:
+    starts, echo = compiled(tmp_path / "starts", STARTS), os.path.realpath("/bin/echo")
+    witness = native.ensure(native.WITNESS, tmp_path)
+    for way in re.findall(r'is\(v, "(\w+)"\)', STARTS):
+        folder = tmp_path / way
+        folder.mkdir()
+        values = {"FAIRLEAD_PROOF": f"2|0|{folder}|/x", "LD_PRELOAD": str(witness), "PMI_RANK": "1"}
+        line = [starts, way, echo, "arrives"]
+        done = subprocess.run(line, env=values, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "arrives\n", ""), way
+        shell = way in ("system", "popen")
+        words = ("-c", f"{echo} arrives") if shell else ("arrives",)
+        noted = Bare("1", "/bin/sh" if shell else echo, way == "proofless", words)
+        assert list(bare(folder)) == ([] if way == "kept" else [noted]), way
