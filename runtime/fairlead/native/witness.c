@@ -10,7 +10,8 @@
  * check_match). It calls no environment functions before MPI_Init: bash defines its own.
  *
  * FAIRLEAD_PROOF=RANKS|INODE|FOLDER|FILE states what to prove: the size of the world, the inode
- * (0: any) and path of the MPI, and the folder for the records (empty: a line on stderr instead).
+ * (0: any) and path of the MPI, and the folder for the records (empty: a line on stderr instead). A fifth word says that
+ * this MPI is the front of others, which it opens.
  * Without the variable this library does nothing, nor with FAIRLEAD_ASIDE: a process that comes before a rank's.
  * A process that has changed its user (gosu, setpriv, su) may not write there, and reports in FOLDER/others.
  *
@@ -101,7 +102,7 @@ static void leave(int code)
 }
 
 static struct {
-    int ranks;
+    int ranks, front;
     unsigned long inode;
     char run[500], folder[512], file[1024], me[64]; /* the run's folder, and where in it this process reports */
 } plan;
@@ -155,7 +156,7 @@ static int asked(void)
     plan.inode = strtoul(word, 0, 10);
     text = field(text, plan.run, sizeof plan.run);
     snprintf(plan.folder, sizeof plan.folder, "%s%s", plan.run, plan.run[0] && access(plan.run, W_OK) ? "/others" : "");
-    snprintf(plan.file, sizeof plan.file, "%s", text);
+    plan.front = !strcmp(field(text, plan.file, sizeof plan.file), "front");
     for (int i = 0; names[i] && !rank; i++)
         rank = variable(names[i]);
     if (rank)
@@ -576,8 +577,8 @@ static int is_listed(unsigned long inode, const Library *known, int count)
  * places; the image's own by its folder. */
 static int is_planned(const char *path, unsigned long inode, const Library *known, int count)
 {
-    if (plan.inode)
-        return plan.inode == inode || is_listed(inode, known, count);
+    if (plan.inode || plan.front)
+        return plan.front || plan.inode == inode || is_listed(inode, known, count);
     size_t folder = strrchr(path, '/') - path + 1;
     return !strcmp(path, plan.file) ||
            (!is_mpi(path) && !strncmp(path, plan.file, folder) && !strchr(plan.file + folder, '/'));
@@ -1165,7 +1166,7 @@ static void report(void)
     devices(&mine);
     ucx_log(&mine);
     mine.text[RECORD - 1] = 0;
-    int right = look.count == 1 && look.called && !look.odd && world.size == plan.ranks;
+    int right = (look.count == 1 || plan.front) && look.called && !look.odd && world.size == plan.ranks;
     if (plan.folder[0])
         note_proof(mine.text, RECORD);
     else if (right)

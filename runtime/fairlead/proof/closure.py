@@ -131,8 +131,14 @@ def is_mpi(path: str) -> bool:
     return bool(MPI_FILE.search(path) or _OTHER_NAMES.search(path))
 
 
+def is_front(plan: Plan) -> bool:
+    """Whether the image's MPI may be the front of another one, which it opens: MPItrampoline, wi4mpi, a filter."""
+    opens = any(m.elf.opens for m in plan.facts.mpis if m.path == plan.planned_file)
+    return bool(plan.unknown_mpi) and opens
+
+
 def is_planned(mpi: File, plan: Plan, inode: int, known: Sequence[Library]) -> bool:
-    """Whether a mapped MPI is the planned one, or a part of it.
+    """Whether a mapped MPI is the planned one, or a part of it; behind a front, any.
 
     Args:
         inode: of the planned MPI's file; 0 when the path decides.
@@ -140,6 +146,8 @@ def is_planned(mpi: File, plan: Plan, inode: int, known: Sequence[Library]) -> b
     """
     if inode:
         return mpi.inode in {inode, *(lib.inode for lib in known)}
+    if is_front(plan):
+        return True
     places = (plan.planned_file, *plan.bound)
     folders = {PurePosixPath(place).parent for place in places}
     part = not MPI_FILE.search(mpi.path) and PurePosixPath(mpi.path).parent in folders

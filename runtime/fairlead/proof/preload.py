@@ -19,7 +19,7 @@ from fairlead.launch.node_check import verified_hosts
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.processes import runs_in_container
 from fairlead.launch.run_folder import OTHERS, exits, signal_name
-from fairlead.proof.closure import Library, setting
+from fairlead.proof.closure import Library, is_front, setting
 from fairlead.proof.observe import Observer, bare, reported
 from fairlead.proof.unproved import Unproved, blind_ranks
 from fairlead.proof.verdict import (
@@ -63,7 +63,8 @@ def asked(
     if not plan.witness:
         return {}, ()
     out = RUN_MOUNT if folder else ""
-    settings = {"FAIRLEAD_PROOF": f"{ranks}|{inode}|{out}|{plan.planned_file}"}
+    front = "|front" if is_front(plan) else ""
+    settings = {"FAIRLEAD_PROOF": f"{ranks}|{inode}|{out}|{plan.planned_file}{front}"}
     if known:
         settings["FAIRLEAD_PROOF_LIBS"] = setting(known)
     if folder is None:

@@ -15,6 +15,7 @@ from pathlib import PurePath
 from fairlead.base.errors import Finding, Severity, error, warning
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.pmi import pmi_named
+from fairlead.proof.closure import is_front
 from fairlead.swap.model import CARRIED_MOUNT, MOUNT, Plan
 from fairlead.swap.remedies.registry import ordered
 
@@ -280,7 +281,7 @@ def places(nodes: Mapping[tuple[str, str], Sequence[RankProof]]) -> str:
 
 def _mpi(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
     """Which MPI the ranks have, and which libraries below it."""
-    if plan.unknown_mpi and _forwards(plan):
+    if is_front(plan):
         return ()
     return (
         *_one_mpi(proof),
@@ -288,11 +289,6 @@ def _mpi(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
         *_closure(plan, proof),
         *_version(plan, proof),
     )
-
-
-def _forwards(plan: Plan) -> bool:
-    """Whether the image's MPI may be the front of another one, which it opens: MPItrampoline, wi4mpi, a filter."""
-    return any(m.elf.opens for m in plan.facts.mpis if m.path == plan.planned_file)
 
 
 def _world(plan: Plan, proof: Proof) -> list[Finding]:

@@ -598,3 +598,32 @@ def test_program_that_a_rank_starts_without_the_witness_is_noted_whichever_funct
         words = ("-c", f"{echo} arrives") if shell else ("arrives",)
         noted = Bare("1", "/bin/sh" if shell else echo, way == "proofless", words)
         assert list(bare(folder)) == ([] if way == "kept" else [noted]), way
+
+
+@pytest.mark.parametrize("front", [True, False])
+def test_line_of_a_dry_run_lets_the_front_of_an_mpi_open_it(front: bool, tmp_path: Path) -> None:
+    """As MPItrampoline does; an MPI that is none, and comes with another, is not as planned."""
+    behind = "int MPI_Init(void *a, void *b) { return 0; } int MPI_Comm_size(int c, int *n) { return !(*n = 2); }"
+    compiled(tmp_path / "libmpich.so.12", behind)
+    code = (
+        "#include <dlfcn.h>\n"
+        f'static void *at(const char *name) {{ return dlsym(dlopen("{tmp_path}/libmpich.so.12", 1), name); }}\n'
+        'int MPI_Init(void *a, void *b) { return ((int (*)(void *, void *))at("MPI_Init"))(a, b); }\n'
+        'int MPI_Comm_size(int c, int *n) { *n = 2; return at("MPI_Comm_size") == 0; }\n'
+        "int MPI_Comm_rank(int c, int *n) { *n = 1; return 0; }\n"
+    )
+    library = compiled(tmp_path / "libmpifront.so.5", code)
+    program = (
+        "int MPI_Init(void *, void *), MPI_Comm_size(int, int *), MPI_Comm_rank(int, int *);\n"
+        "int main(void) { int n; return MPI_Init(0, 0) || MPI_Comm_size(0, &n) || MPI_Comm_rank(0, &n); }"
+    )
+    app = compiled(tmp_path / "app", program, str(library), f"-Wl,-rpath,{tmp_path}")
+    witness = native.ensure(native.WITNESS_OF_CALLS, tmp_path / "cache")
+    values = {
+        "FAIRLEAD_PROOF": f"2|0||{library}{'|front' * front}",
+        "LD_PRELOAD": str(witness),
+        "PMI_RANK": "1",
+    }
+    done = subprocess.run([app], env=values, capture_output=True, text=True, check=False)
+    words = "fairlead: proved on" if front else "fairlead: not as planned"
+    assert (done.returncode, words in done.stderr) == (0 if front else 122, True), done.stderr

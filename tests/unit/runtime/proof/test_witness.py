@@ -407,6 +407,8 @@ def test_mpi_behind_one_that_opens_libraries_is_none_too_many(
     with nullcontext() if opens else pytest.raises(FairleadError, match="maps 2 MPI libraries"):
         startup.look()
     assert [proof.holds for proof in proofs] == [opens]
+    settings, _ = asked(made, 2, 0)
+    assert settings["FAIRLEAD_PROOF"].endswith("/libtiny.so.1|front") is opens
 
 
 def test_ranks_of_an_unknown_mpi_get_time_to_ask_about_more_than_themselves(
