@@ -7,6 +7,7 @@ likely cause, and the remedy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -20,6 +21,8 @@ from fairlead.swap.model import CARRIED_MOUNT, MOUNT, Plan
 from fairlead.swap.remedies.registry import ordered
 
 _BELOW_TOP = MOUNT.index("/", 1)
+# Folders for files of a moment, and those where pex, shiv and others keep what they have unpacked.
+_UNPACKED = re.compile(r"^/(tmp|var/tmp|dev/shm|run)/|/\.(cache|pex|shiv)/")
 _VENDOR_WORDS = {
     "MPICH": "MPICH Version",
     "Intel MPI": "Intel(R) MPI Library",
@@ -392,6 +395,13 @@ def kept_by_remedy(plan: Plan, rank: RankProof) -> tuple[str, str] | None:
     for name, value in plan.request.mpi4py:
         if PurePath(value).parent == PurePath(rank.mpi_path).parent:
             return f"{name} tells mpi4py to open {value}", f"unset {name}"
+    if _is_unpacked(plan, rank.mpi_path):
+        return (
+            f"{rank.mpi_path} is no file of the image: most likely the program unpacks it when it starts, as those of "
+            "PyInstaller's `--onefile`, pex and AppImages do",
+            "build the program without an MPI in it, or as a folder (PyInstaller: `--onedir`), of which the host's MPI takes the "
+            "place of the image's",
+        )
     for remedy in ordered():
         if reason := remedy.explain_failure(plan, rank):
             return reason
@@ -432,6 +442,13 @@ def why_kept(plan: Plan, rank: RankProof) -> tuple[str, str]:
         "the loader found another library first",
         f"`fairlead run --force … -- env LD_DEBUG=libs {mpi_program(plan) or 'PROGRAM'}` shows where it looks",
     )
+
+
+def _is_unpacked(plan: Plan, path: str) -> bool:
+    """Whether a file lies where programs put what they unpack, and is neither the image's nor shown by a bind."""
+    known = {mpi.path for mpi in plan.facts.mpis}
+    shown = any(PurePath(path).is_relative_to(bind.target) for bind in plan.request.binds)
+    return bool(_UNPACKED.search(path)) and path not in known and not shown
 
 
 def _version(plan: Plan, proof: Proof) -> list[Finding]:

