@@ -47,6 +47,7 @@ _LEVELS = (
     ("5.0", "MPI_Abi_get_version"),
     ("4.0", "MPI_Session_init"),
     ("3.1", "MPI_Aint_add"),
+    ("3.1", "MPI_File_iread_at_all"),  # the other is a macro of Open MPI's
     ("3.0", "MPI_Iallreduce"),
 )
 # Vendor, what its file says, where its version stands.

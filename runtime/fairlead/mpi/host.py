@@ -308,7 +308,7 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
 
 
 def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str], places: Places) -> str:
-    parts = [f"10 {prefix} {environ.get('LD_LIBRARY_PATH', '')} {places}"]
+    parts = [f"11 {prefix} {environ.get('LD_LIBRARY_PATH', '')} {places}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
         with contextlib.suppress(OSError):  # a link that leads nowhere, or is closed to this user
             status = path.stat()

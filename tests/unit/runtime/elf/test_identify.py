@@ -41,6 +41,25 @@ def test_recorded_library_is_what_it_was_downloaded_as(name: str) -> None:
     assert is_mpi_library(library.elf)
 
 
+@pytest.mark.parametrize(
+    ("later", "level"),
+    [
+        ((), "3.0"),
+        (("MPI_Aint_add",), "3.1"),
+        (("MPI_File_iread_at_all",), "3.1"),  # Open MPI 4, of which the other is a macro
+        (("MPI_Session_init", "MPI_File_iread_at_all"), "4.0"),
+    ],
+)
+def test_level_is_that_of_the_newest_function(
+    later: tuple[str, ...], level: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "libmpi.so.40"
+    path.write_text("Open MPI")
+    elf = host("openmpi-5.0.11").library.elf
+    old = replace(elf, mpi_exports=("MPI_Init", "MPI_Comm_rank", "MPI_Iallreduce", *later))
+    assert identify(path, old).level == level
+
+
 @pytest.mark.parametrize("name", HOSTS)
 def test_recorded_symbols_identify_the_family_without_the_file_name(
     name: str, tmp_path: Path
