@@ -86,6 +86,12 @@ class Observer:
     _first: dict[tuple[int, str], float] = field(default_factory=dict)
     _contains: dict[tuple[int, int], bool] = field(default_factory=dict)
     _left: int = _READ
+    _read_s: float = 0.0
+
+    def hurry(self) -> None:
+        """Looks often again, as at first: a program without a witness has just been started, and may not run for long."""
+        self._begun = self.clock()
+        self._next = 0.0
 
     def look(self, proved: bool = False) -> None:
         """One look, unless the last was a moment ago: often at first, every few seconds later, seldom after the proof."""
@@ -94,7 +100,7 @@ class Observer:
         if now < self._next:
             return
         spent, wrong = time.thread_time(), list[tuple[int, str]]()
-        self._left = _READ
+        self._left, self._read_s = _READ, 0.0
         for pid in processes.of_run(self.run_id):
             with suppress(OSError, ValueError):  # it has ended, or may not be looked at
                 key, sighting = self._observed(pid)
@@ -102,7 +108,7 @@ class Observer:
                     self.sightings[key] = sighting
                     wrong += [key] if sighting.wrong else []
         self.since = min((self._first.setdefault(key, now) for key in wrong), default=None)
-        spent = time.thread_time() - spent
+        spent = time.thread_time() - spent - self._read_s  # each file is read once
         often = max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
         self._next = now + (max(_LATER_COST * spent, _LATER_S) if proved else often)
 
@@ -149,11 +155,12 @@ class Observer:
     def _contains_mpi(self, path: Path) -> bool:
         status = path.stat()
         if (key := (status.st_dev, status.st_ino)) not in self._contains:
-            large = status.st_size > _SMALLEST
+            large, began = status.st_size > _SMALLEST, time.thread_time()
             if large and self._left <= 0:
                 return False
             self._contains[key] = large and _contains_mpi(path)
             self._left -= status.st_size if large else 0
+            self._read_s += time.thread_time() - began
         return self._contains[key]
 
 

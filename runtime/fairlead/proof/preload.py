@@ -137,6 +137,7 @@ class Startup:
         self._counts: tuple[int, int, int] = (0, 0, 0)
         self._first: float | None = None
         self._again = 0.0
+        self._noted = 0  # programs that were started without the witness
         self._observer = Observer(
             expected.plan, expected.inode, expected.known, expected.folder.name, clock
         )
@@ -231,6 +232,10 @@ class Startup:
 
         Not at once: a tool that a job begins with may map an MPI that it never starts.
         """
+        noted = sum(1 for path in self.folder.glob("bare.*") if path.suffix != ".partial")
+        if noted > self._noted:
+            self._noted = noted
+            self._observer.hurry()
         self._observer.look()
         since = self._observer.since
         late = since is not None and self._clock() - since > self._limit_s * _SKEW

@@ -600,6 +600,50 @@ def test_program_that_a_rank_starts_without_the_witness_is_noted_whichever_funct
         assert list(bare(folder)) == ([] if way == "kept" else [noted]), way
 
 
+def test_look_at_processes_is_soon_once_a_program_was_started_without_the_witness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be short: what is seen of it decides between an error and a warning."""
+    looks, now = list[float](), 1000.0
+
+    def of_run(run_id: str) -> list[int]:
+        looks.append(now)
+        return []
+
+    monkeypatch.setattr("fairlead.proof.observe.processes.of_run", of_run)
+    expected = Expected(planned(), 2, PLANNED, tmp_path)
+    startup = Startup(expected, 1e6, lambda proof: None, lambda: now)
+    for _ in range(1000):
+        startup.look()
+        now += 0.1
+    assert looks[-1] - looks[-2] > 4
+    begun = now
+    (tmp_path / "bare.5.0").write_text("program=/app/a\n")
+    for _ in range(5):
+        startup.look()
+        now += 0.1
+    assert [look - begun for look in looks[-5:]] == pytest.approx([0, 0.1, 0.2, 0.3, 0.4])
+
+
+def test_reading_a_file_once_does_not_delay_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = [0.0]
+    monkeypatch.setattr("fairlead.proof.observe.time.thread_time", lambda: spent[0])
+    monkeypatch.setattr(
+        "fairlead.proof.observe._contains_mpi", lambda path: spent.append(spent.pop() + 9)
+    )
+    monkeypatch.setattr("fairlead.proof.observe.processes.of_run", lambda run_id: [1])
+    large = tmp_path / "large"
+    large.write_bytes(b" " * 400_000)
+    monkeypatch.setattr(
+        Observer, "_observed", lambda self, pid: (self._contains_mpi(large), ((1, ""), None))[1]
+    )
+    observer = Observer(planned(), PLANNED, (), "read", lambda: 100.0)
+    observer.look()
+    assert spent == [9.0] and observer._next < 101
+
+
 @pytest.mark.parametrize("front", [True, False])
 def test_line_of_a_dry_run_lets_the_front_of_an_mpi_open_it(front: bool, tmp_path: Path) -> None:
     """As MPItrampoline does; an MPI that is none, and comes with another, is not as planned."""
