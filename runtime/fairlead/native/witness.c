@@ -21,7 +21,8 @@
  *
  * A process that ends without a proof, and has an MPI mapped, says so in `seen`: its MPI_Init may have been called
  * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
- * What is started without LD_PRELOAD or FAIRLEAD_PROOF, by whichever function of the C library, is noted in `bare`.
+ * What is started without LD_PRELOAD or FAIRLEAD_PROOF, by whichever function of the C library, is noted in `bare`, or said
+ * on stderr where there is no folder.
  * What a rank starts after the proof need not be a world of that size, and must not run on another MPI: it is stopped.
  *
  * Compiled with CALLS, it is for an MPI of no known family: see "an MPI whose handles are not known" below.
@@ -1545,11 +1546,19 @@ static void bare(const char *program, char *const argv[], char *const env[])
     static const char *const launchers[] = {"PMI", "PALS_", "FLUX_", "JSM_", "ALPS_", "SLURM_", 0};
     char name[32], text[1500];
     int ranked = 0;
-    if (!arrived || !plan.folder[0] || (preloads(env) && variable_in(env, "FAIRLEAD_PROOF")))
+    if (!arrived || (preloads(env) && variable_in(env, "FAIRLEAD_PROOF")))
         return;
     for (char *const *e = env; e && *e; e++)
         for (int i = 0; launchers[i]; i++)
             ranked |= !strncmp(*e, launchers[i], strlen(launchers[i]));
+    if (!plan.folder[0]) { /* nobody reads notes: of a printed line only what is said at once is known */
+        if (ranked || over || plan.ranks < 2)
+            return;
+        snprintf(text, sizeof text, "fairlead: rank %.60s starts %.500s with a cleaned environment: nothing is proved of it\n",
+                 plan.me, program);
+        write(2, text, strlen(text));
+        return;
+    }
     unsigned hash = hashed(0, program);
     for (int i = 1; i < 3 && argv && argv[0] && argv[i] && argv[i - 1]; i++)
         hash = hashed(hash, argv[i]);

@@ -598,6 +598,10 @@ def test_program_that_a_rank_starts_without_the_witness_is_noted_whichever_funct
         words = ("-c", f"{echo} arrives") if shell else ("arrives",)
         noted = Bare("1", "/bin/sh" if shell else echo, way == "proofless", words)
         assert list(bare(folder)) == ([] if way == "kept" else [noted]), way
+        values["FAIRLEAD_PROOF"] = "2|0||/x"  # of a printed line, whose notes nobody reads
+        done = subprocess.run(line, env=values, capture_output=True, text=True, check=False)
+        started = f"rank 1 starts {noted.program} with a cleaned environment: nothing is proved"
+        assert (started in done.stderr) is (way not in ("kept", "proofless")), way
 
 
 def test_look_at_processes_is_soon_once_a_program_was_started_without_the_witness(
