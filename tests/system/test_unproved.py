@@ -78,9 +78,21 @@ def test_session_on_another_mpi_is_stopped_and_one_on_the_planned_mpi_is_reporte
     assert good.returncode == 0, good.stdout + good.stderr
     said = answer(good)
     assert said["error"]["check"] == "unproved" and "MPI_Session_init" in said["error"]["why"]
+    assert "mpi://WORLD has 2 ranks" in said["error"]["why"]
     assert {s["how"] for s in said["observed"]} == {"session"} and len(said["observed"]) == 2
     assert all(s["planned"] == ["/opt/fairlead/mpi/lib/libmpi.so.12"] for s in said["observed"])
     assert good.stderr.count("in a session") == 2 and "UCX  INFO" not in good.stderr
+
+
+@pytest.mark.full
+def test_ranks_whose_sessions_are_each_alone_are_stopped(apart: Path) -> None:
+    run = ("run", "-n", "2", "--json", "--bind", apart, hosts.image(), "--")
+    cut = ("env", "-u", "PMI_FD", "-u", "PMI_RANK", "-u", "PMI_SIZE", "-u", "PMI_PORT")
+    done = fairlead(*run, *cut, apart / "session")
+    assert done.returncode == 122, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == "world-size" and "mpi://WORLD" in finding["where"]
+    assert "in a session" not in done.stderr
 
 
 def test_program_that_loads_no_witness_is_looked_at_while_it_runs(apart: Path) -> None:

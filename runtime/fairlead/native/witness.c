@@ -20,7 +20,8 @@
  * without a + is an interface of the image's MPI to Fortran, which may have an MPI's name.
  *
  * A process that ends without a proof, and has an MPI mapped, says so in `seen`: its MPI_Init may have been called
- * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
+ * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world; the size of
+ * mpi://WORLD, which a session can be asked, shows whether the rank is alone.
  * What is started without LD_PRELOAD or FAIRLEAD_PROOF, by whichever function of the C library, is noted in `bare`, or said
  * on stderr where there is no folder.
  * What a rank starts after the proof need not be a world of that size, and must not run on another MPI: it is stopped.
@@ -998,7 +999,7 @@ static void say(const char *all, int size, int holds)
     }
 }
 
-static int sessions;
+static int sessions, session_size;
 static Look tell(const char *how, int forked);
 
 /* Stops this rank, unless it is a later program of one. The process that launched it reads the records, and ends the
@@ -1452,6 +1453,8 @@ static Look tell(const char *how, int forked)
     if ((later = proved_before()) && !look.foreign && !look.odd)
         return (Look){0};
     add_number(&mine, "later", later);
+    if (session_size)
+        add_number(&mine, "world", session_size);
     if ((set = variable("LD_LIBRARY_PATH"))) {
         snprintf(value, sizeof value, "%.400s", set);
         add(&mine, "library_path", value);
@@ -1679,17 +1682,42 @@ EXPORT void *popen(const char *line, const char *how)
     return real(line, how);
 }
 
+/* How many ranks a session of C's sees in mpi://WORLD, which is known without a message; 0: not known. */
+static int size_seen_by(handle session, void *caller)
+{
+    int size = 0;
+#ifndef CALLS
+    handle group = 0;
+    int (*of)(handle, const char *, handle *) = next("PMPI_Group_from_session_pset", caller);
+    int (*count)(handle, int *) = next("PMPI_Group_size", caller), (*drop)(handle *) = next("PMPI_Group_free", caller);
+    if (of && count && drop && !of(session, "mpi://WORLD", &group) && !count(group, &size))
+        drop(&group);
+#else
+    (void)session, (void)caller;
+#endif
+    return size;
+}
+
 /* A session has no world to gather in, so each rank judges for itself. */
-static int session(int code)
+static int session(int code, const handle *started, void *caller)
 {
     static Record unread;
-    if (code || over || inside || !asked() || below_a_rank() == BELOW)
+    int place = code || over || inside || !asked() ? BELOW : below_a_rank();
+    if (place == BELOW)
         return code;
     fflush(0); /* UCX's log, too */
     ucx_log(&unread);
     sessions++;
+    session_size = started && place == FIRST ? size_seen_by(*started, caller) : 0;
     Look look = depart("session", 0);
-    if (look.foreign || look.odd) {
+    int alone = session_size == 1 && plan.ranks > 1;
+    if (alone && !plan.folder[0]) {
+        char line[200];
+        snprintf(line, sizeof line, "fairlead: not as planned: %d ranks were, and rank %s sees 1\n", plan.ranks, plan.me);
+        write(2, line, strlen(line));
+        leave(FAILED);
+    }
+    if (look.foreign || look.odd || alone) {
         note("stopped", "", 0, 0);
         stop();
     }
@@ -1698,8 +1726,9 @@ static int session(int code)
 
 EXPORT int MPI_Session_init(handle info, handle errors, void *to)
 {
-    int (*real)(handle, handle, void *) = wanted("MPI_Session_init", __builtin_return_address(0));
-    return session(real(info, errors, to));
+    void *caller = __builtin_return_address(0);
+    int (*real)(handle, handle, void *) = wanted("MPI_Session_init", caller);
+    return session(real(info, errors, to), to, caller);
 }
 
 #define FORTRAN_SESSION(name)                                                                            \
@@ -1707,7 +1736,7 @@ EXPORT int MPI_Session_init(handle info, handle errors, void *to)
     {                                                                                                    \
         void (*real)(void *, void *, void *, int *) = wanted(#name, __builtin_return_address(0));        \
         real(info, errors, to, error);                                                                   \
-        session(error ? *error : 0);                                                                     \
+        session(error ? *error : 0, 0, 0);                                                                     \
     }
 
 EACH_NAME(FORTRAN_SESSION, mpi_session_init, MPI_SESSION_INIT)

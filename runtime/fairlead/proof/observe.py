@@ -44,6 +44,7 @@ class Sighting:
         version: what the MPI that is not as planned says of itself; may be "".
         ran: an MPI was not only mapped, but started, as far as is known.
         ranked: it has some of the variables that its rank was launched with, or that is not known.
+        world: how many ranks its session of MPI sees; 0 where that is not known.
     """
 
     rank: str
@@ -57,6 +58,7 @@ class Sighting:
     version: str = ""
     ran: bool = True
     ranked: bool = True
+    world: int = 0
 
     @property
     def wrong(self) -> tuple[File, ...]:
@@ -218,6 +220,7 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
             library_path=report.get("library_path", ""),
             version=" ".join(report.get("version", "").split()),
             ran=begun == "1" or report.get("how") in ("init", "session", "unasked"),
+            world=int(report["world"]) if report.get("world", "").isdecimal() else 0,
         )
 
 

@@ -70,6 +70,11 @@ class Unproved:
         Args:
             proved: another program of the launch was.
         """
+        lone = {s.rank for s in self.sightings if s.world == 1}
+        if not proved and 1 < self.ranks <= len(lone):
+            return error(
+                "world-size-session", asked=self.ranks, launcher_path=self.plan.launcher.path
+            )
         unloaded = any(s.unseen == "unloaded" and not s.rank for s in self.sightings)
         without = [b for b in self.bare if not b.ranked]
         alone = [b for b in without if unloaded or _loads_mpi(self.plan, b)]
@@ -108,14 +113,7 @@ class Unproved:
             programs = some(list(dict.fromkeys(b.program for b in self.bare)))
             return warning("unproved-bare", command=words, programs=programs)
         if self.sightings:
-            how = (
-                "it was not called, or called by its address (dlopen, ctypes, Julia, RTLD_DEEPBIND)"
-            )
-            if any(s.how == "session" for s in self.sightings):
-                how = "MPI_Session_init has no world"
-            elif any(s.unseen == "static" for s in self.sightings):
-                how = "it is inside of a program or of a library of another name"
-            return warning("unproved-planned", command=words, plan=self.plan, how=how)
+            return self._unwatched_start(words)
         if self.blind:
             ranks = ", ".join(self.blind[:8])
             if program := _dynamic(self.plan):
@@ -123,6 +121,20 @@ class Unproved:
                 return warning("unproved-unwatched-environment", **given)
             return warning("unproved-unwatched", command=words, ranks=ranks)
         return warning("unproved", command=words)
+
+    def _unwatched_start(self, words: str) -> Finding:
+        """The warning on processes that have the planned MPI, and whose MPI_Init was not seen."""
+        how = "it was not called, or called by its address (dlopen, ctypes, Julia, RTLD_DEEPBIND)"
+        unknown = "how many ranks found each other"
+        sizes = sorted({s.world for s in self.sightings if s.world})
+        if sizes:
+            how = f"the program starts MPI by MPI_Session_init: mpi://WORLD has {', '.join(map(str, sizes))} ranks"
+            unknown = "whether messages arrive"
+        elif any(s.how == "session" for s in self.sightings):
+            how = "MPI_Session_init has no world"
+        elif any(s.unseen == "static" for s in self.sightings):
+            how = "it is inside of a program or of a library of another name"
+        return warning("unproved-planned", command=words, plan=self.plan, how=how, unknown=unknown)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The processes that had an MPI, for ``--json``."""

@@ -675,3 +675,44 @@ def test_line_of_a_dry_run_lets_the_front_of_an_mpi_open_it(front: bool, tmp_pat
     done = subprocess.run([app], env=values, capture_output=True, text=True, check=False)
     words = "fairlead: proved on" if front else "fairlead: not as planned"
     assert (done.returncode, words in done.stderr) == (0 if front else 122, True), done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_session_is_asked_how_many_ranks_there_are(size: int, tmp_path: Path) -> None:
+    code = (
+        "int MPI_Session_init(int info, int errors, int *session) { *session = 7; return 0; }\n"
+        "int PMPI_Group_from_session_pset(int session, const char *name, int *group)\n"
+        "{ *group = 8; return session != 7 || name[6] != 'W'; }\n"
+        f"int PMPI_Group_size(int group, int *size) {{ *size = {size}; return group != 8; }}\n"
+        "int PMPI_Group_free(int *group) { return 0; }\n"
+    )
+    library = compiled(tmp_path / "libmpi.so.12", code)
+    program = "int MPI_Session_init(int, int, int *);\nint main(void) { int s; return MPI_Session_init(0, 0, &s); }"
+    app = compiled(tmp_path / "app", program, str(library), f"-Wl,-rpath,{tmp_path}")
+    witness = native.ensure(native.WITNESS, tmp_path / "cache")
+    values = {"LD_PRELOAD": str(witness), "PMI_RANK": "1"}
+    for asked_for in (2, 1):
+        values["FAIRLEAD_PROOF"] = f"{asked_for}|0||{library}"
+        done = subprocess.run([app], env=values, capture_output=True, text=True, check=False)
+        alone = size < asked_for
+        words = "not as planned: 2 ranks were, and rank 1 sees 1"
+        assert (done.returncode, words in done.stderr) == (122 if alone else 0, alone)
+    values["FAIRLEAD_PROOF"] = f"{size}|0|{tmp_path}|{library}"
+    subprocess.run([app], env=values, check=True)
+    (sighting,) = reported(tmp_path, planned(), 0, ())
+    assert (sighting.how, sighting.world) == ("session", size)
+
+
+@pytest.mark.parametrize(("worlds", "fails"), [((1, 1), True), ((1,), False), ((2, 2), False)])
+def test_ranks_whose_sessions_are_each_alone_are_an_error(
+    worlds: tuple[int, ...], fails: bool, tmp_path: Path
+) -> None:
+    made = planned()
+    startup = Startup(Expected(made, 2, PLANNED, tmp_path), 30.0, lambda proof: None)
+    for rank, world in enumerate(worlds):
+        text = f"rank={rank}\nhost=n1\npid={rank + 4}\nhow=session\nworld={world}\nmpi=00:1b {PLANNED} {made.planned_file}\n"
+        (tmp_path / f"seen.{rank + 4}.{rank}").write_text(text)
+    failure = startup.unproved().failed()
+    assert (failure is not None and failure.check == "world-size") is fails
+    assert startup.unproved().failed(proved=True) is None
+    assert fails or f"mpi://WORLD has {worlds[0]} ranks" in startup.unproved().doubt(("x",)).why
