@@ -58,15 +58,19 @@ def package_of(path: str) -> tuple[str, str]:
 def names_of(path: str) -> tuple[str, ...]:
     """By what names a Python file or package can be imported: a package's, or a file's own and those of its folders.
 
+    ``__main__`` is what Python was started with, and no file of that name.
+
     >>> names_of("/usr/lib/python3/dist-packages/h5py"), names_of("/opt/app/solver/main.py")
     (('h5py',), ('opt', 'app', 'solver', 'main'))
+    >>> names_of("/opt/solver/__main__.py")
+    ('opt', 'solver')
     """
     if path.endswith("/entry_points.txt"):
         return (ENTRY_POINTS,)
     _, package = package_of(path)
     if package:
         return (STARTUP,) if path.endswith(".pth") else (package,)
-    return tuple(filter(None, path.removesuffix(".py").split("/")))
+    return tuple(n for n in path.removesuffix(".py").split("/") if n not in ("", "__main__"))
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ SCRIPTS = {
     "any": "import fits, subprocess\n",
     "local": "import fits, helper\n",
     "none": "print(1)\n",
+    "main": "import fits, __main__\n",
 }
 
 
@@ -53,7 +54,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (site / path).write_text(text)
     app = root / "opt/app"
     app.mkdir(parents=True)
-    for name, text in {**SCRIPTS, "helper": "import wrapper\n"}.items():
+    (app / "other").mkdir()
+    for name, text in {
+        **SCRIPTS,
+        "helper": "import wrapper\n",
+        "other/__main__": "import misfit\n",
+    }.items():
         (app / f"{name}.py").write_text(text)
     (root / "usr/bin/console").write_text("#!/usr/bin/python3\nimport fits\n")
     (root / "usr/bin/console").chmod(0o755)
@@ -86,6 +92,8 @@ def doubtful(reached: Reach) -> set[str]:
         ("python3 /opt/app/any.py", ALL, {"misfit", "mpi4py"}),
         ("python3 /opt/app/local.py", {"fits", "misfit"}, {"misfit"}),
         ("python3 /opt/app/none.py", set(), set()),
+        ("python3 /opt/app/main.py", {"fits"}, set()),
+        ("python3 -m other", {"misfit"}, {"misfit"}),
         ("python3 -m mpi4py /opt/app/fits.py", {"fits", "mpi4py"}, set()),
         ("python3 -m tool", ALL, ALL),
         ("python3 -m pdb /opt/app/fits.py", ALL, ALL),
