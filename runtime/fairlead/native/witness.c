@@ -1736,7 +1736,7 @@ EXPORT int MPI_Session_init(handle info, handle errors, void *to)
     {                                                                                                    \
         void (*real)(void *, void *, void *, int *) = wanted(#name, __builtin_return_address(0));        \
         real(info, errors, to, error);                                                                   \
-        session(error ? *error : 0, 0, 0);                                                                     \
+        session(error ? *error : 0, 0, 0);                                                               \
     }
 
 EACH_NAME(FORTRAN_SESSION, mpi_session_init, MPI_SESSION_INIT)
