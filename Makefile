@@ -24,12 +24,12 @@ demo: setup ## build an image, swap its MPI, train on 2 ranks, prove it, report
 	@$(PY) -m tools.demo
 
 test: images ## what CI runs: unit and system tests
-	@$(PY) -m pytest tests/unit tests/project -n auto --dist loadgroup -q -m "not full" --hypothesis-profile fixed
+	@$(PY) -m pytest tests/unit tests/integration tests/project -n auto --dist loadgroup -q -m "not full" --hypothesis-profile fixed
 	@$(PY) -m pytest tests/system -n 3 --dist loadfile -q -m "not full and not alone" --hypothesis-profile fixed --durations=20
 	@$(PY) -m pytest tests/system -m "alone and not full" --hypothesis-profile fixed
 
 test-full: images ## the tests that take longer than CI allows, or TESTS= of them; outcomes kept as JSON
-	@$(if $(TESTS),:,$(PY) -m pytest tests/unit tests/project -n auto --dist loadgroup -q -m "not full" --hypothesis-profile thorough)
+	@$(if $(TESTS),:,$(PY) -m pytest tests/unit tests/integration tests/project -n auto --dist loadgroup -q -m "not full" --hypothesis-profile thorough)
 	@$(PY) -m pytest -n 2 --dist loadfile -q -m "full and not alone" --results=benchmarks/results/test-full.json $(TESTS)
 	@$(PY) -m pytest -q -m "full and alone" --results=benchmarks/results/test-full.json $(TESTS) || [ $$? -eq 5 ] # none of TESTS
 

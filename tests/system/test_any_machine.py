@@ -32,6 +32,7 @@ esac
 """
 TESTS = (
     "tests/unit",
+    "tests/integration",
     "tests/system/test_doctor_conditions.py",
     "tests/system/test_sweeps.py",
     "tests/system/test_recovery.py",

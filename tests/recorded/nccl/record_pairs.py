@@ -1,6 +1,6 @@
 """Records what real NCCLs, plugins and libfabrics come to: ``python -m tests.recorded.nccl.record_pairs FOLDER > pairs.json``.
 
-``tests/unit/runtime/nccl/test_pairs.py`` compares preflight's word with it. FOLDER has
+``tests/integration/runtime/nccl/test_pairs.py`` compares preflight's word with it. FOLDER has
 
 * ``nccl/VERSION+cudaN.N/libnccl.so.2``: of NVIDIA's wheels;
 * ``plugins/RELEASE/lib``: aws-ofi-nccl, as its own build installs it;

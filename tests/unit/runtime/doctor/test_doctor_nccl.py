@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.compiled import compiled
 from tests.support.machine import Recorded
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.checks.nccl import CHECK
 from fairlead.doctor.fix import examine
-from fairlead.doctor.world import World
 
-SOURCE = Path(__file__).parents[3] / "support/net_plugin.c"
 NODE = "node-nccl-off"
 PLUGIN = "/opt/nccl/lib/libnccl-net.so"
 WELL = {f"drive_plugin {PLUGIN}": {"line": "moved"}}
@@ -97,19 +92,3 @@ def test_folder_of_the_profile_that_is_gone(job: bool, severity: str) -> None:
     made.environ = {"SLURM_JOB_ID": "1"} if job else {}
     [(_, (found, words))] = said(made).items()
     assert found == severity and "/opt/site/lib" in words and "documents" in words
-
-
-@pytest.mark.parametrize(("fault", "what"), [((), ""), (("-DFAULT_INIT",), "did not initialise")])
-def test_plugin_of_this_machine_is_really_driven(tmp_path: Path, fault, what: str) -> None:
-    code = SOURCE.read_text()
-    compiled(tmp_path / "libnccl-net.so", code, "-O2", "-DVERSION=8", *fault)
-    machine = World(
-        {"LD_LIBRARY_PATH": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    )
-    [network] = machine.net_plugins().networks
-    driven = machine.drive_plugin(network)
-    if what:
-        [finding] = driven.findings
-        assert what in finding.what and finding.severity is Severity.ERROR
-    else:
-        assert driven.findings == () and "0.07 GB moved" in driven.line

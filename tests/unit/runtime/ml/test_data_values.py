@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.samples import DamagedFile, ExternalFile, UnfitFile
 from fairlead.ml.data.shards import Rows, Span, read
-from fairlead.ml.data.tfrecord import Compression, Writer, index
+from fairlead.ml.data.tfrecord import Writer, index
 from fairlead.ml.data.values import Unfit, fitted
 from fairlead.ml.train.events import EventLog
 
@@ -453,22 +452,3 @@ def test_folder_without_a_list_says_so(tmp_path: Path) -> None:
 
 
 # --- memory -----------------------------------------------------------------------------------------
-
-
-def test_compressed_record_is_in_memory_once(tmp_path: Path) -> None:
-    voxels = np.zeros((200, 200, 200, 4), "<i2")  # 64 MB
-    path = tmp_path / "train.tfrecord.gz"
-    with path.open("wb") as stream, Writer(stream, Compression.GZIP) as out:
-        out.write(encode({"x": voxels.tobytes(), "y": np.zeros(4, np.float32)}))
-    program = f"""
-import re
-from pathlib import Path
-from fairlead.ml.data.manifest import read_manifest
-peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
-before = peak()
-read_manifest(Path({str(tmp_path)!r}), "train", verify=True)
-print(peak() - before)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 1.3 * voxels.nbytes

@@ -21,11 +21,9 @@ from fairlead.base.system import Machine
 from fairlead.elf.facts import ImageFacts
 from fairlead.nccl.host import discover
 from fairlead.nccl.model import NcclRules
-from fairlead.proof.wire import Settings, wire
 from fairlead.swap import checks
 
 DOCS = Path(__file__).parents[4] / "docs/howto/nccl.md"
-DRIVEN = Path(__file__).parents[3] / "support/net_plugin.c"
 FOLDER, FABRIC = "opt/site/plugin/lib", "opt/site/libfabric/lib64"
 PROVIDER = {"cxi": "cxip_", "tcp": "xnet_"}
 
@@ -318,16 +316,6 @@ def test_seeded_fault_is_named_before_the_launch(tmp_path: Path, name: str) -> N
     if fault.finds[0].startswith("nccl"):
         assert named[0].severity in (Severity.WARNING, Severity.ERROR)
         assert named[0].remedy
-
-
-@pytest.mark.parametrize("fault", WIRE)
-def test_seeded_fault_is_named_by_the_wire_proof(tmp_path: Path, fault: str) -> None:
-    file = compiled(tmp_path / "libnccl-net.so", DRIVEN.read_text(), "-O2", f"-D{fault}")
-    done = wire(str(file), Settings(size=4096, count=16, wait_s=1.0, limit_s=2.0))
-    assert not done.holds
-    [found] = done.findings()
-    assert re.search(WIRE[fault], f"{found.what} {found.where} {found.why}"), found
-    assert found.severity is Severity.ERROR and found.remedy
 
 
 def test_documentation_has_the_number_of_faults() -> None:

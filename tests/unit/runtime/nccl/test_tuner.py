@@ -19,7 +19,6 @@ from fairlead.nccl.decide import decide
 from fairlead.nccl.host import discover
 from fairlead.nccl.interfaces import common_tuner, tuner_versions
 from fairlead.nccl.model import HostNetwork, NcclRules
-from fairlead.swap import staging
 
 FOLDER = "/opt/site/plugin/lib"
 TUNER = f"{FOLDER}/libnccl-ofi-tuner.so"
@@ -144,17 +143,6 @@ def test_glibc_of_the_tuner_counts_too() -> None:
     )
     plan = gpu_plan(asked=asked(replace(network(), tuner=newer)))
     assert TUNER in found(plan)["nccl-glibc"]
-
-
-def test_staged_tuner_is_really_there(tmp_path: Path) -> None:
-    folder = tmp_path / "opt/site/lib"
-    plugin(folder / "libnccl-net.so", release="1.14.2")
-    compiled(folder / "libnccl-ofi-tuner.so", code((2,), "1.14.2"))
-    plan = gpu_plan(asked=gpu_ask(looked(tmp_path)), isolate=False)
-    assert plan.nccl_staging
-    staging.ensure(replace(plan, staging=None), tmp_path / "cache")
-    [made] = (tmp_path / "cache/stage").glob("nccl-*/lib/libnccl-ofi-tuner.so")
-    assert made.read_bytes() == (folder / "libnccl-ofi-tuner.so").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_trial_of_a_dead_tuner_runs_again_with_its_parameters(tmp_path: Path) ->
     program = """
 import os, signal, sys
 from pathlib import Path
-from tests.unit.runtime.tune.test_study import SPACE, Search, _study
+from tests.integration.runtime.tune.test_study import SPACE, Search, _study
 study = _study(Path(sys.argv[1]), Search("random", trials=3, seed=1))
 print(study.claim().parameters["x"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_claims_exclude_each_other_also_without_flock(
 import sys
 from pathlib import Path
 from fairlead.tune import study
-from tests.unit.runtime.tune.test_study import Search, _study
+from tests.integration.runtime.tune.test_study import Search, _study
 study.has_flock = lambda path: False
 mine = _study(Path(sys.argv[1]), Search("random", trials=12, seed=1))
 while claim := mine.claim():
