@@ -30,7 +30,14 @@ from fairlead.perf.draw.svg_file import picture
 # Bits a second of the cable, and trainable weights, of each model.
 RATES = {"hep": 200e6, "cosmo": 0.37e9, "resnet": 2e9}
 WEIGHTS = {key: task.weights for key, task in TASKS.items()}
-MODES = ("none", "only", "sync", "delayed", "horovod", "horovod-best")
+OTHERS = {
+    "only": replace(steps.MODES["sync"], title="communication alone", mode="only"),
+    "in-step": replace(
+        steps.MODES["optimizer"], title="torch optimizer, in its step", mode="in-step"
+    ),
+}
+TORCH = ("torch-none", "gloo", "torch-fairlead", "optimizer", "in-step")
+MODES = ("none", "only", "sync", "delayed", "horovod", "horovod-best", *TORCH)
 _DELAYED, _FASTER, _SYNC = 1.10, 1 / 1.5, 1.0
 
 
@@ -42,6 +49,7 @@ class Effort:
     rounds: int = 5
     steps: int = 2
     size: str = "full"
+    modes: tuple[str, ...] = MODES
 
 
 def measure(effort: Effort = Effort()) -> Result:
@@ -66,10 +74,21 @@ def title_of(model: str) -> str:
 def rows_of(model: str, seconds: Mapping[str, list[float]]) -> list[Compared]:
     """The three bars of a model, and what is only reported."""
     title = title_of(model)
+    rows = []
+    if "torch-none" in seconds:
+        rows = [
+            compare(f"{title}: torch optimizer over torch DDP, Gloo", seconds["optimizer"], seconds["gloo"], _SYNC),
+            compare(f"{title}: torch optimizer over in its step", seconds["optimizer"], seconds["in-step"], None),
+            compare(f"{title}: torch DDP over torch DDP, Gloo", seconds["torch-fairlead"], seconds["gloo"], None),
+            compare(f"{title}: torch optimizer over no communication", seconds["optimizer"], seconds["torch-none"], None),
+        ]  # fmt: skip
+    if "none" not in seconds:
+        return rows
     best = min(("horovod", "horovod-best"), key=lambda name: median(seconds[name]))
     bound = [max(pair) for pair in zip(seconds["none"], seconds["only"], strict=True)]
     named = steps.MODES[best].title
     return [
+        *rows,
         compare(f"{title}: delayed over max(compute, communication)", seconds["delayed"], bound, _DELAYED),
         compare(f"{title}: delayed over {named}", seconds["delayed"], seconds[best], _FASTER),
         compare(f"{title}: synchronous over {named}", seconds["sync"], seconds[best], _SYNC),
@@ -80,8 +99,7 @@ def rows_of(model: str, seconds: Mapping[str, list[float]]) -> list[Compared]:
 def samples(effort: Effort) -> dict[str, dict[str, list[float]]]:
     """Seconds of a step by model and mode, one a round."""
     result: dict[str, dict[str, list[float]]] = {}
-    only = replace(steps.MODES["sync"], title="communication alone", mode="only")
-    modes = {key: only if key == "only" else steps.MODES[key] for key in MODES}
+    modes = {key: OTHERS.get(key) or steps.MODES[key] for key in effort.modes}
     names = dict.fromkeys(mode.side for mode in modes.values())
     with two_hosts() as pair:
         words = {name: ("train_steps.py", effort.size, name) for name in names}
@@ -90,12 +108,12 @@ def samples(effort: Effort) -> dict[str, dict[str, list[float]]]:
             for model in effort.models:
                 for host in pair:
                     limit(host, RATES[model])
-                print(f"  {TITLES[model]}: {len(MODES)} modes, {effort.rounds} rounds", flush=True)
-                seconds: dict[str, list[float]] = {key: [] for key in MODES}
-                with steps.trained(sides, model, MODES, modes):
+                print(f"  {TITLES[model]}: {len(modes)} modes, {effort.rounds} rounds", flush=True)
+                seconds: dict[str, list[float]] = {key: [] for key in modes}
+                with steps.trained(sides, model, effort.modes, modes):
                     for number in range(effort.rounds):
-                        at = number % len(MODES)
-                        for key in MODES[at:] + MODES[:at]:
+                        at = number % len(modes)
+                        for key in effort.modes[at:] + effort.modes[:at]:
                             seconds[key].append(steps.step(sides, model, modes[key], effort.steps))
                 result[model] = seconds
     return result
@@ -106,7 +124,8 @@ def job(name: str, first: Host, words: Sequence[str]) -> Job:
     mpich = install_wheel_mpi("mpich", "5.0.2")
     env = {"UCX_TLS": "self,tcp", **ENVIRONMENT.get(name, {})}
     run = ("--mpi", str(mpich), "--launcher", str(launcher(first, mpich / "bin/mpiexec.hydra")))
-    return Job(image("tensorflow-horovod"), words, env=env, run=run, before=first.words())
+    of = image("pytorch" if name == "torch" else "tensorflow-horovod")
+    return Job(of, words, env=env, run=run, before=first.words())
 
 
 def limit(host: Host, rate: float) -> None:

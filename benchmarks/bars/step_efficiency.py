@@ -55,6 +55,7 @@ MODES = {
     "torch-none": Mode("torch, no communication", "torch", "none", "torch-none", alike=False),
     "gloo": Mode("torch DDP, Gloo", "torch", "gloo", "torch-none"),
     "torch-fairlead": Mode("torch DDP, fairlead", "torch", "fairlead", "torch-none"),
+    "optimizer": Mode("torch optimizer, fairlead", "torch", "optimizer", "torch-none"),
 }
 ENVIRONMENT: Mapping[str, Mapping[str, str]] = {"horovod-best": {"HOROVOD_CYCLE_TIME": "50"}}
 

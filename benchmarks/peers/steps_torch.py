@@ -95,16 +95,27 @@ def channels_first(task: nets.Task) -> tuple[int, ...]:
 
 
 def training(key: str, task: nets.Task, way: str, rank: int) -> Training:
-    """A network of its own; ``way`` is ``none``, ``gloo`` or ``fairlead``. The last two need torch's default group."""
+    """A network of its own.
+
+    Args:
+        way: ``none``; ``gloo`` or ``fairlead``, by DDP, which need torch's default group; ``optimizer``, by
+            ``DistributedOptimizer``; ``in-step``, the same with gradients that leave in ``step()`` alone.
+    """
     net = Network(key, task)
     model = net
-    if way != "none":
+    if way in ("gloo", "fairlead"):
         model = DistributedDataParallel(net, gradient_as_bucket_view=True)
         if way == "fairlead":
             from fairlead.comm import torch as ours
 
             model.register_comm_hook(None, ours.ddp_hook)
     optimizer = torch.optim.SGD(model.parameters(), RATE, MOMENTUM)
+    if way in ("optimizer", "in-step"):
+        from fairlead.comm import torch as ours
+
+        ours.DistributedOptimizer(optimizer)
+        if way == "in-step":
+            vars(ours.averaging_of(optimizer))["can_be_early"] = lambda: False
     torch.manual_seed(100 + rank)
     x = torch.randn(task.batch, *channels_first(task))
     parameters = task.classes == 4

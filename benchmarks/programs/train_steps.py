@@ -1,7 +1,8 @@
 """A rank that trains: ``train_steps.py SOCKET SIZE SIDE``; ``benchmarks/sides.py`` says when.
 
 SIDE is ``fairlead`` (modes ``none``, ``sync``, ``delayed``, ``only``: communication without a step), ``horovod``,
-``horovod-best``, ``mwms``, ``ps``, or ``torch`` (modes ``none``, ``gloo``, ``fairlead``). The steps are those of
+``horovod-best``, ``mwms``, ``ps``, or ``torch`` (modes of
+``benchmarks/peers/steps_torch.py``). The steps are those of
 ``python -m benchmarks.peers``. SIZE is ``full`` or ``tiny``.
 """
 
@@ -92,7 +93,7 @@ def main(path, size, side):
     def warm(model, mode):
         made[model, mode] = training(model, mode)
         # Until it is decided whether means move in the background.
-        steps = BLOCK * BLOCKS + 4 if mode in ("delayed", "fairlead") else 2
+        steps = BLOCK * BLOCKS + 4 if mode in ("delayed", "fairlead", "optimizer") else 2
         return [made[model, mode].step() for _ in range(steps)]
 
     def step(model, mode):

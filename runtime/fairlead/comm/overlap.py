@@ -9,6 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from fairlead.comm.core import Comm
 
 BLOCK = 3  # steps; the first still waits for what the last of the block before has started
 BLOCKS = 6
@@ -50,6 +56,11 @@ class Overlap:
         """Seconds of a step with means in the foreground and in the background, of this rank."""
         foreground, background = map(median, self._seconds)
         return foreground, background
+
+    def settle(self, ranks: Comm) -> None:
+        """:meth:`decide` by the :attr:`medians` of all. Collective."""
+        (seconds,) = ranks.aggregate([np.array(self.medians)])
+        self.decide(*map(float, seconds))
 
     def decide(self, foreground: float, background: float) -> None:
         """By the means of all ranks' :attr:`medians`."""

@@ -32,6 +32,7 @@ from fairlead.comm import rank, size
 from fairlead.comm.core import BFLOAT16, Array, Comm
 from fairlead.comm.frameworks import common, torch_nccl
 from fairlead.comm.frameworks.torch_buckets import Buckets
+from fairlead.comm.frameworks.torch_early import EarlyMeans
 
 if TYPE_CHECKING:
     from fairlead.comm.timeline import Timeline
@@ -70,6 +71,9 @@ def DistributedOptimizer(
 
     To clip gradients, call :func:`average_gradients` before; ``step`` then does not average again.
 
+    Gradients leave during the backward pass where that makes steps shorter
+    (:mod:`fairlead.comm.frameworks.torch_early`); the means are those of what ``step()`` finds.
+
     A parameter that has no gradient on some ranks counts as zero there; one that has none anywhere
     keeps none. Before the first step the parameters are compared over ranks.
 
@@ -90,6 +94,8 @@ def attach(averaging: Averaging) -> None:
     """Puts it around the ``step`` of its optimizer."""
     common.end_together()
     optimizer = averaging.optimizer
+    for each in _stepped:
+        each.give_way(averaging)
     setattr(optimizer, _MARK, averaging)
     optimizer.register_step_pre_hook(averaging.before_step)
     optimizer.register_step_post_hook(averaging.after_step)
@@ -321,6 +327,7 @@ class Averaging:
         self.averaged = self._begun = False
         self.steps = 0  # made
         self._compared = 0  # the step before which parameters were compared last
+        self._early: EarlyMeans | None = None
         self.versions: list[int] = []  # of the parameters after the last step
 
     def before_step(
@@ -357,17 +364,24 @@ class Averaging:
             self._begun = True
             self._compare_earlier()
             self.watch_end()
+            if self.can_be_early():
+                self._early = EarlyMeans(self.ranks(), parameters)
         if self.steps + 1 in self.compared_at and self._compared <= self.steps:
             self._compared = self.steps + 1
             self._compare_before_step()
         watch(comm.init())
         common.step_averages(comm.init())
-        gradients = self.means(
-            [p.grad for p in parameters] + list(more),
-            parameters + list(more),
-            names + ["loss"] * len(more),
-            any_values=scaled,
-        )
+        early = self._early
+        gradients = early.means(parameters, other=bool(more) or scaled) if early else None
+        if gradients is None:
+            gradients = self.means(
+                [p.grad for p in parameters] + list(more),
+                parameters + list(more),
+                names + ["loss"] * len(more),
+                any_values=scaled,
+            )
+        if early is not None:
+            early.end_step()
         for parameter, gradient in zip(parameters, gradients, strict=False):
             parameter.grad = gradient
         self.averaged = True
@@ -376,6 +390,17 @@ class Averaging:
     def ranks(self) -> Comm:
         """Those that hold the same parameters."""
         return comm.init()
+
+    def can_be_early(self) -> bool:
+        """Whether gradients may leave while the backward pass still runs."""
+        ranks = comm.init()
+        return (
+            self.ranks() is ranks
+            and ranks.size > 1
+            and ranks.backend.startswith("native")  # started calls have an order of their own there
+            and not self.by_backward
+            and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # torch 2.1
+        )
 
     def means(
         self, gradients: list[Any], like: list[Any], names: list[str], *, any_values: bool
@@ -427,6 +452,13 @@ class Averaging:
         """Whether its gradients are averaged over these."""
         return self.ranks() is ranks
 
+    def give_way(self, other: Averaging) -> None:
+        """Another optimizer begins: gradients of the same parameters leave no more for this one."""
+        if self._early is not None and not {*map(id, self.parameters())}.isdisjoint(
+            map(id, other.parameters())
+        ):
+            self._early.close()
+
     def watch_end(self) -> None:
         """Has the parameters compared before MPI ends, if the optimizer is alive then."""
         here = weakref.ref(self)
@@ -455,6 +487,8 @@ class Averaging:
         ranks = self.ranks()
         if ranks.size == 1 or not self.versions:
             return False
+        if self._early is not None:
+            self._early.drain()
         # A script may give one rank other weights afterwards, such as the best ones, to evaluate them.
         later = self.versions != [p._version for p in self.parameters()]
         changed = [r for r, is_later in enumerate(common.of_each_rank(ranks, later)) if is_later]

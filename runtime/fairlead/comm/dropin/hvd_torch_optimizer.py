@@ -110,6 +110,10 @@ class _Averaging(Averaging):
     def ranks(self) -> Comm:
         return self._members.core_comm()
 
+    def can_be_early(self) -> bool:
+        plain = self._op == hvd.Average and self._compression is hvd.Compression.none
+        return plain and not self._as_dense and super().can_be_early()
+
     def is_of(self, ranks: Comm) -> bool:
         return self._members.exists() and super().is_of(ranks)
 

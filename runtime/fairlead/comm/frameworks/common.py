@@ -46,10 +46,25 @@ def aggregate(
         return ranks.aggregate(arrays, out, compression, names, any_values)
 
 
-def start(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> Callable[[], list[Array]]:
-    """:meth:`Comm.start`, into the arrays themselves, with names in errors; returns what waits for the means."""
+def start(
+    ranks: Comm,
+    arrays: Sequence[Array],
+    names: Sequence[str],
+    out: Sequence[Array] | None = None,
+    *,
+    any_values: bool = False,
+) -> Callable[[], list[Array]]:
+    """:meth:`Comm.start`, into the arrays themselves or ``out``, with names in errors; returns what waits for the means."""
     naming_each = _restated(lambda exc: of_a_step(exc, names))
-    return naming_each(naming_each(ranks.start)(arrays, arrays, names=names).wait)
+    started = naming_each(ranks.start)(arrays, out or arrays, names=names, any_values=any_values)
+    return naming_each(started.wait)
+
+
+def counts(ranks: Comm, *flags: bool) -> list[int]:
+    """On how many ranks each is set, in a step. Collective."""
+    with _restated(lambda exc: _uneven(exc) or exc):
+        (numbers,) = ranks.sum([np.array(flags, np.int64)])
+    return [int(number) for number in numbers]
 
 
 def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:

@@ -50,14 +50,10 @@ class Buckets:
         else:
             common.aggregate(self._ranks, arrays := [array()], [name], arrays)
             future.set_result(buffer)
-        if bucket.is_last() and self._ranks.size > 1 and not self._overlap.decided:
-            self._measure()
+        measuring = bucket.is_last() and self._ranks.size > 1 and not self._overlap.decided
+        if measuring and self._overlap.begin_step():
+            self._overlap.settle(self._ranks)
         return future
-
-    def _measure(self) -> None:
-        if self._overlap.begin_step():
-            (seconds,) = self._ranks.aggregate([np.array(self._overlap.medians)])
-            self._overlap.decide(*map(float, seconds))
 
     def _later(self, future: Any, buffer: Any, wait: Callable[[], list[Array]]) -> None:
         def finish() -> None:
@@ -86,7 +82,7 @@ class Buckets:
         able = (
             hasattr(storage, "_share_fd_cpu_")
             and not storage.is_shared()
-            and _room_for(storage.nbytes())
+            and room_for(storage.nbytes())
         )
         (count,) = self._ranks.sum([np.array([int(able)])])
         if int(count[0]) != self._ranks.size:
@@ -101,7 +97,7 @@ class Buckets:
         weakref.finalize(parameter, _release, free, storage).atexit = False
 
 
-def _room_for(size: int) -> bool:
+def room_for(size: int) -> bool:
     """Whether shared memory has room for torch's copy: it does not check, and writing to a full one is a SIGBUS."""
     place = os.statvfs("/dev/shm")
     return place.f_bavail * place.f_frsize > 4 * size * (os.cpu_count() or 1)
