@@ -392,13 +392,12 @@ class Averaging:
         return comm.init()
 
     def can_be_early(self) -> bool:
-        """Whether gradients may leave while the backward pass still runs."""
+        """Whether gradients may leave during the backward pass."""
         ranks = comm.init()
         return (
             self.ranks() is ranks
             and ranks.size > 1
             and ranks.backend.startswith("native")  # started calls have an order of their own there
-            and not self.by_backward
             and hasattr(torch.Tensor, "register_post_accumulate_grad_hook")  # torch 2.1
         )
 
