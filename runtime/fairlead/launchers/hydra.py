@@ -18,6 +18,7 @@ class Hydra(Driver):
     programs = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec")
     family = AbiFamily.MPICH
     in_profiles = False
+    connects = ("PMI_FD", "PMI_RANK", "PMI_SIZE")
     files_per_rank = 4  # of the proxy: three pipes, and the connection that PMI_FD names
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:

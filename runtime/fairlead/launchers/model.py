@@ -133,6 +133,7 @@ class Driver:
             itself a part of.
         gives_places: variables in which it tells its ranks where its own MPI's files are.
         rank_in: variables in which it gives a rank its number, and its number on the node; empty if it has none.
+        connects: variables without any of which a rank finds no other.
         files_per_rank: how many files it keeps open for each rank of a node, on that node; 0 if that is not known.
     """
 
@@ -149,6 +150,7 @@ class Driver:
     again: Mapping[str, str] = MappingProxyType({})
     gives_places: tuple[str, ...] = ()
     rank_in: tuple[str, str] = ("", "")
+    connects: tuple[str, ...] = ()
     files_per_rank: int = 0
 
     def inside(self, environ: Mapping[str, str]) -> bool:

@@ -22,6 +22,7 @@ class OpenMpi(Driver):
     programs = ("mpiexec.openmpi", "mpirun", "mpiexec")
     family = AbiFamily.OPENMPI
     in_profiles = False
+    connects = ("PMIX_NAMESPACE", "PMIX_RANK")
     files_per_rank = 3  # of the daemon: two pipes, and PMIx's connection
     gives_places = ("OPAL_PREFIX", "PMIX_PREFIX", "PMIX_INSTALL_PREFIX", "PRTE_PREFIX")
 

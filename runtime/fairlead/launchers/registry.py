@@ -48,6 +48,12 @@ def places_given(launcher: Launcher) -> tuple[str, ...]:
     return LAUNCHERS.get(kind).gives_places if kind in LAUNCHERS else ()
 
 
+def connected_by(launcher: Launcher) -> tuple[str, ...]:
+    """The variables of a launcher without any of which a rank finds no other; empty where they are not known."""
+    kind = kind_of(launcher)
+    return LAUNCHERS.get(kind).connects if kind in LAUNCHERS else ()
+
+
 def words(launcher: Launcher, shape: Shape, inner: Sequence[str]) -> Words:
     """What starts ``inner`` as each rank of ``shape``.
 

@@ -26,7 +26,7 @@ from fairlead.elf.mpi_symbols import (
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_named
-from fairlead.launchers.registry import is_in_image, kind_of
+from fairlead.launchers.registry import connected_by, is_in_image, kind_of
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
@@ -279,12 +279,13 @@ def descriptors(plan: Plan) -> Iterator[Finding]:
 
 
 def environment(plan: Plan) -> Iterator[Finding]:
-    """What starts its program with a cleaned environment takes from it what the launcher connects the ranks by."""
+    """What starts its program with a cleaned environment, or without one variable that matters, takes from it what the launcher connects the ranks by."""
     if plan.request.ranks < 2 or is_in_image(plan.launcher):
         return
     ways: dict[str, bool] = {}
+    needed = connected_by(plan.launcher)
     for named, alone in named_within(plan.facts, plan.request):
-        if how := wrappers.cleans(named.words or (named.asked,)):
+        if how := wrappers.cleans(named.words or (named.asked,), needed):
             ways[how] = ways.get(how, False) or alone
     for how, alone in ways.items():
         finding = error("program-environment", how=how, launcher=plan.launcher)

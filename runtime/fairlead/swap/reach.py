@@ -536,17 +536,38 @@ def _called(
         return behind
     if is_shell or not starts:
         return programs
-    for words in _started(command):
+    return _behind(facts, command, request, deepest) or programs
+
+
+def _behind(
+    facts: ImageFacts, command: Sequence[str], request: Request, deepest: int
+) -> list[Program]:
+    """The programs that one which starts others is given; empty where they are not known to use MPI."""
+    surely = {Kind.LINKED, Kind.PYTHON, Kind.PACKAGES}
+    perhaps = {*surely, Kind.OPENS, Kind.STARTS}  # `make install` is not a program
+    first: list[Program] | None = None
+    for words in _operands(command):
         behind = _called(facts, words, request, deepest)
-        uses_mpi = (
-            Kind.LINKED,
-            Kind.PYTHON,
-            Kind.PACKAGES,
-            Kind.OPENS,
-            Kind.STARTS,
-        )  # `make install` is not a program
-        return behind if behind and all(p.kind in uses_mpi for p in behind) else programs
-    return programs
+        kinds = {program.kind for program in behind}
+        if kinds and kinds <= surely:
+            return behind
+        # `perf stat lmp` and `gdb -ex run --args lmp` have words of their own that are also names of programs.
+        is_shell = posixpath.basename(words[0]) in SHELLS
+        if first is None or is_shell:
+            first = behind if kinds <= perhaps else []
+        if is_shell:
+            break
+    return first or []
+
+
+def _operands(command: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """What a program that starts others may start: the command where its form is known, else each word with those after it."""
+    for words in _started(command):
+        yield words
+        if wrappers.is_known(command) or wrappers.su(command):
+            return
+        later = (i for i, word in enumerate(words) if i and not word.startswith("-"))
+        yield from (words[i:] for i in later)
 
 
 def _started(command: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Programs that start the one their words name, with words of their own before it: gosu, setpriv, chroot, timeout, su.
+"""Programs that start the one their words name, with words of their own before it: env, gosu, setpriv, chroot, timeout, su.
 
 A program that starts others may start anything, unless its form is known and the words can be read.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -20,12 +20,16 @@ class _Form:
         operands: how many words of its own stand before the command.
         short, long: its options that take a value, in the next word where it does not follow at once.
         only: what the operands have to be, so that the command is what it looks like.
+        unseen: its options with which the words do not show the command: it is in another root, or in the option.
+        assigns: variables stand before the command, as NAME=VALUE.
     """
 
     operands: int = 0
     short: str = ""
     long: frozenset[str] = frozenset()
     only: str = ""
+    unseen: str = ""
+    assigns: bool = False
 
 
 def _long(text: str) -> frozenset[str]:
@@ -35,6 +39,14 @@ def _long(text: str) -> frozenset[str]:
 _USER_FIRST = _Form(operands=1)
 # Source: the manual pages of util-linux, coreutils, numactl(8) and gosu's README.
 _FORMS = {
+    "env": _Form(
+        short="uC", long=_long("unset chdir"), unseen=r"-[iv0]*S|--split-string", assigns=True
+    ),
+    "unshare": _Form(
+        short="SGw",
+        long=_long("setgroups map-user map-group map-users map-groups propagation setuid setgid wd"),
+        unseen=r"-R|--root",
+    ),
     "gosu": _USER_FIRST,
     "su-exec": _USER_FIRST,
     "setuidgid": _USER_FIRST,
@@ -78,6 +90,8 @@ def behind(command: Sequence[str]) -> tuple[str, ...]:
     (('lmp', '-in', 'x'), ('lmp',))
     >>> behind(("chroot", "--userspec=1:1", "/", "lmp")), behind(("chroot", "/other", "lmp"))
     (('lmp',), ())
+    >>> behind(("env", "-u", "LD_PRELOAD", "A=1", "lmp")), behind(("unshare", "-r", "lmp")), behind(("env", "-S", "lmp -v"))
+    (('lmp',), ('lmp',), ())
     """
     form = _FORMS[posixpath.basename(command[0])]
     words = list(command[1:])
@@ -85,47 +99,58 @@ def behind(command: Sequence[str]) -> tuple[str, ...]:
         option = words.pop(0)
         if option == "--":
             break
+        if form.unseen and re.match(form.unseen, option):
+            return ()
         if _takes_next(form, option) and words:
             words.pop(0)
+    while form.assigns and words and ("=" in words[0] or words[0] == "-"):
+        words.pop(0)
     own, words = words[: form.operands], words[form.operands :]
     if len(own) < form.operands or (form.only and any(word != form.only for word in own)):
         return ()
     return tuple(words)
 
 
-def cleans(command: Sequence[str]) -> str:
-    """How a command starts another without the variables that it has itself; empty where it does not, or that is not known.
+def cleans(command: Sequence[str], needed: Collection[str] = ()) -> str:
+    """How a command starts another without the variables that it has itself, or without one of those that are ``needed``;
+    empty where it does not, or that is not known.
 
     >>> cleans(("env", "-i", "lmp")), cleans(("env", "-u", "X", "A=1", "lmp")), cleans(("busybox", "env", "-", "lmp"))
     ('env -i', '', 'env -')
     >>> cleans(("su", "-", "nobody", "-c", "lmp")), cleans(("setpriv", "--reset-env", "lmp")), cleans(("sudo", "-E", "lmp"))
     ('su -', 'setpriv --reset-env', '')
-    >>> cleans(("env", "-i", "PMI_RANK=0", "lmp"))
-    ''
+    >>> cleans(("env", "-i", "PMI_RANK=0", "lmp")), cleans(("env", "A=1", "-u", "PMI_FD", "lmp"), ("PMI_FD",))
+    ('', '')
+    >>> cleans(("env", "-uPMI_FD", "lmp"), ("PMI_FD",)), cleans(("env", "-u", "A", "--unset=PMI_FD", "lmp"), ("PMI_FD",))
+    ('env -u PMI_FD', 'env -u PMI_FD')
     """
     name, words = posixpath.basename(command[0]), list(command[1:])
     if name in _MANY_IN_ONE and words:
         name, words = words[0], words[1:]
     own = list(takewhile(lambda word: word.startswith("-"), words))
     if name == "env":
-        at = next(
-            (
-                i
-                for i, w in enumerate(own)
-                if w in ("-", "--ignore-environment") or re.match(r"-[0v]*i", w)
-            ),
-            None,
-        )
-        # What stands before the command may set them again.
-        return (
-            "" if at is None or "=" in "".join(words[len(own) : len(own) + 1]) else f"env {own[at]}"
-        )
+        return _cleaned_by_env(own, words, needed)
     if name == "sudo":
         return "" if any(re.match(r"-[A-Za-z]*E|--preserve-env", word) for word in own) else "sudo"
     if name == "setpriv":
         return "setpriv --reset-env" if "--reset-env" in own else ""
     asked, kept = su(command), any(re.match(r"-w|--whitelist", word) for word in words)
     return f"{name} -" if asked and asked.login and not kept else ""
+
+
+def _cleaned_by_env(own: Sequence[str], words: Sequence[str], needed: Collection[str]) -> str:
+    """See :func:`cleans`; ``own`` are its options that come first, of all its ``words``."""
+    for word in own:
+        if word in ("-", "--ignore-environment") or re.match(r"-[0v]*i", word):
+            # What stands before the command may set them again.
+            return "" if "=" in "".join(words[len(own) : len(own) + 1]) else f"env {word}"
+    options = words[: len(words) - len(behind(("env", *words)))]
+    for at, word in enumerate(options):
+        match = re.fullmatch(r"(?:-[0iv]*u|--unset=?)(\w*)", word)
+        name = match and (match[1] or "".join(options[at + 1 : at + 2]))
+        if name in needed and not any(w.startswith(f"{name}=") for w in options):
+            return f"env -u {name}"
+    return ""
 
 
 def _takes_next(form: _Form, option: str) -> bool:

@@ -665,9 +665,11 @@ def started(facts: ImageFacts, tmp_path_factory: pytest.TempPathFactory) -> Imag
     compiled(root / "usr/bin/gosu", PLAIN, "-static", "-s")
     go = 'void go(void) __asm__("syscall.Exec"); void go(void) { } int main(void) { go(); return 0; }'
     compiled(root / "usr/bin/go-exec", go, "-static")
-    for name in ("nice", "setpriv", "chroot", "timeout", "su", "runuser", "numactl"):
+    others = ("env", "unshare", "perf", "gdb", "run")
+    for name in ("nice", "setpriv", "chroot", "timeout", "su", "runuser", "numactl", *others):
         compiled(root / "usr/bin" / name, STARTS)
     compiled(root / "usr/bin/install", PLAIN)
+    compiled(root / "usr/bin/stat", OPENS)
     return replace(facts, programs={**facts.programs, **scan_tree(root).programs})
 
 
@@ -689,6 +691,10 @@ def started(facts: ImageFacts, tmp_path_factory: pytest.TempPathFactory) -> Imag
         ("su", "-p", "--command"),
         ("nice", "gosu", "nobody", "sh", "-c"),
         ("go-exec",),
+        ("env", "-u", "LD_PRELOAD", "-C", "/tmp", "A=1"),
+        ("unshare", "-r", "--propagation", "slave", "--"),
+        ("perf", "stat", "-e", "cycles"),
+        ("gdb", "-batch", "-ex", "run", "--args"),
         ("nice", "-n", "5"),
         ("tini-static", "--", "nice", "-n5"),
         ("sh", "-c"),
@@ -716,6 +722,9 @@ def test_program_behind_one_that_starts_it_is_looked_at_by_itself(
         ("/usr/bin/gosu", "nobody", "install"),
         ("gosu", "nobody", "/data/solver"),
         ("chroot", "/other", "/opt/app/c"),
+        ("env", "-S", "/opt/app/c -v"),
+        ("unshare", "--root=/other", "/opt/app/c"),
+        ("perf", "stat", "sh", "/data/any.sh", "/opt/app/c"),
         ("timeout", "/opt/app/c"),
         ("su", "-", "nobody", "-c", "/opt/app/c"),
         ("su", "-lc", "/opt/app/c"),
@@ -1043,6 +1052,10 @@ def test_preload_of_the_image_is_in_reach_of_every_program(tmp_path: Path) -> No
         (("sh", "-c", "env -i /opt/app/c"), "error"),
         (("sh", "-c", "env -i date; /opt/app/c"), "warning"),
         (("env", "-u", "X", "c"), ""),
+        (("env", "-u", "PMIX_RANK", "c"), ""),
+        (("env", "-u", "X", "-u", "PMI_FD", "c"), "error"),
+        (("timeout", "9", "env", "--unset=PMI_RANK", "c"), "error"),
+        (("env", "-u", "PMI_FD", "PMI_FD=3", "c"), ""),
         (("env", "-i", "PMI_FD=3", "c"), ""),
         (("su", "-", "nobody", "-c", "/opt/app/c"), "error"),
         (("su", "nobody", "-c", "/opt/app/c"), ""),
@@ -1052,7 +1065,8 @@ def test_preload_of_the_image_is_in_reach_of_every_program(tmp_path: Path) -> No
 def test_command_that_cleans_the_environment_of_its_program_leaves_each_rank_alone(
     facts: ImageFacts, command: tuple[str, ...], severity: str
 ) -> None:
-    starts = {"/usr/bin/env": "starts", "/usr/bin/su": "starts", "/usr/bin/date": ""}
+    starts = dict.fromkeys(("/usr/bin/env", "/usr/bin/su", "/usr/bin/timeout"), "starts")
+    starts |= {"/usr/bin/date": ""}
     programs = {**facts.programs, **starts}
     facts = replace(facts, programs=programs)
     findings = said(facts, command=command, ranks=2)
