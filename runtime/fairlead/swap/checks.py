@@ -36,7 +36,7 @@ from fairlead.swap.carry import check as carried
 from fairlead.swap.family import image_family, in_reach, own_library, speaking
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
 from fairlead.swap.layout import folders_behind
-from fairlead.swap.link import Linked, link
+from fairlead.swap.link import Lack, Linked, link
 from fairlead.swap.model import MOUNT, Plan
 from fairlead.swap.network import case as nccl_case
 from fairlead.swap.reach import (
@@ -344,7 +344,9 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
         findings = [f if f in certain else replace(f, severity=Severity.WARNING) for f in findings]
     complete = not findings
     doubts = reach(plan.facts, plan.request).doubts if findings else {}
-    yield from (_in_doubt(finding, doubts) for finding in findings)
+    yield from _together(
+        library, [_in_doubt(finding, doubts) for finding in findings], linked.lacks
+    )
     count = len({s for e in looked_at for s in e.mpi_imports})
     if not count and not linked.needs:
         yield from _unseen(plan)
@@ -375,19 +377,40 @@ def _not_defined(
 def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:
     """What the loader would not find, or find twice."""
     for lack in linked.lacks:
-        more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
-        missing = ", ".join(lack.symbols[:5]) + more
-        given = {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
         if lack.at_once or not is_interface(lack.elf):
-            yield error("symbols-internal", **given)
+            yield error("symbols-internal", **_lacking(library, lack))
         else:
-            yield warning("symbols-internal-called", **given)
+            yield warning("symbols-internal-called", **_lacking(library, lack))
     for bare in linked.bare:
         yield error("interface-bare", bare=bare, library=library, kinds=", ".join(bare.kinds))
     for path in linked.apart:
         yield error("interface-apart", path=path, library=library)
     for twice in linked.twice:
         yield error("two-libraries", twice=twice, library=library)
+
+
+def _lacking(library: MpiLibrary, lack: Lack) -> dict[str, object]:
+    more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
+    missing = ", ".join(lack.symbols[:5]) + more
+    return {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
+
+
+def _together(
+    library: MpiLibrary, findings: Sequence[Finding], lacks: Iterable[Lack]
+) -> Iterator[Finding]:
+    """With one finding for files that lack the same, for the same reason: of one package there are dozens."""
+    single = {error("symbols-internal", **_lacking(library, lack)).what for lack in lacks}
+    like: dict[Finding, list[Finding]] = {}
+    for finding in findings:
+        shared = replace(finding, what="", where="") if finding.what in single else finding
+        like.setdefault(shared, []).append(finding)
+    for shared, of in like.items():
+        if len(of) == 1:
+            yield of[0]
+            continue
+        given = {"library": library, "count": len(of), "files": some([f.where for f in of])}
+        several = error("symbols-internal-several", **given)
+        yield replace(shared, what=several.what, where=several.where)
 
 
 def _unseen(plan: Plan) -> Iterator[Finding]:
@@ -476,6 +499,8 @@ def _other_glibc(plan: Plan, host: HostMpi, glibc: Glibc) -> Iterator[Finding]:
 @_of_swap
 def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     """DT_RPATH takes precedence over LD_LIBRARY_PATH: the program keeps the image's MPI and exits with 0."""
+    if host.library.family is not plan.family:
+        return  # `abi-family` reports it, and no other search path would help
     # Of another family, as MPICH 5's libmpi_abi next to its libmpi, none will be asked for.
     left = {m.path for m in plan.facts.mpis if m.family is plan.family} - set(plan.bound)
     held = {path.rpartition("/")[0] for path in left}

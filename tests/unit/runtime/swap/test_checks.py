@@ -217,6 +217,11 @@ def test_rpath_to_a_folder_with_another_familys_mpi_too_is_no_matter() -> None:
     assert "rpath" in errors(planned(replace(image("rpath"), mpis=(own, same)), engine=NO_FILES))
 
 
+def test_rpath_is_no_advice_where_the_host_is_of_another_family() -> None:
+    crossing = planned(image("rpath"), host("openmpi-5.0.11"), engine=NO_FILES, launcher=OPENMPI)
+    assert list(errors(crossing)) == ["abi-family"]
+
+
 def test_rpath_elsewhere_or_with_a_runpath_is_no_matter() -> None:
     def with_(**changes: tuple[str, ...]) -> Plan:
         consumers = tuple(

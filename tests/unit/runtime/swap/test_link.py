@@ -94,6 +94,19 @@ def test_function_that_a_program_calls_is_missed(facts: ImageFacts, tmp_path: Pa
     assert found.severity is Severity.ERROR and "ompi_callback" in found.why
 
 
+def test_files_that_lack_the_same_are_one_finding(facts: ImageFacts, tmp_path: Path) -> None:
+    [direct] = (e for e in facts.consumers if e.path == "/opt/app/direct")
+    more = tuple(replace(direct, path=f"/opt/app/direct{n}") for n in range(12))
+    leads = {**facts.leads, **{e.path: facts.leads["/opt/app/direct"] for e in more}}
+    facts = replace(facts, consumers=(*facts.consumers, *more), leads=leads)
+    host = the_host(tmp_path, OPENMPI, 80)
+    plan = planned(facts, host, launcher=LAUNCHER, apps=tuple(e.path for e in (direct, *more)))
+    [found] = (f for f in checks.check(plan) if f.check == "symbols")
+    assert found.severity is Severity.ERROR and found.what.startswith("13 files need internal")
+    assert found.where == "/opt/app/direct, /opt/app/direct0, /opt/app/direct1 and 10 more"
+    assert "ompi_callback" in found.why and "--app" in found.remedy
+
+
 def test_function_that_only_an_interface_calls_is_a_warning(
     facts: ImageFacts, tmp_path: Path
 ) -> None:
