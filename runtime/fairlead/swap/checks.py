@@ -52,6 +52,7 @@ from fairlead.swap.reach import (
     off_path,
     programs_of,
     reach,
+    perhaps_fit,
     searched_path,
     started,
 )
@@ -333,7 +334,9 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     calling = (replace(elf, mpi_imports=called(elf, own)) for elf in files)
     looked_at = [elf for elf in calling if elf.mpi_imports]
     findings = [*_not_defined(library, looked_at, offered), *_not_linked(library, linked)]
-    if findings and (sure := in_text_closure(plan.facts, reach(plan.facts, plan.request))):
+    reached = reach(plan.facts, plan.request)
+    sure = in_text_closure(plan.facts, reached) if findings else set[str]()
+    if findings and sure:
         # Of what a script or the command names it is known what will run; the rest only may.
         named = replace(plan, consumers=tuple(e for e in plan.consumers if e.path in sure))
         known = [elf for elf in looked_at if elf.path in sure]
@@ -342,8 +345,15 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
             *_not_linked(library, link(named, host)),
         ]
         findings = [f if f in certain else replace(f, severity=Severity.WARNING) for f in findings]
+    elif findings:
+        unfit = {*linked.unfit, *(e.path for e in looked_at if set(e.mpi_imports) - offered)}
+        unfit |= {
+            p for p in linked.files if unfit.intersection(plan.facts.parts.get(p, {}).values())
+        }
+        if perhaps_fit(plan.facts, reached, plan.consumers, unfit):
+            findings = [replace(f, severity=Severity.WARNING) for f in findings]
     complete = not findings
-    doubts = reach(plan.facts, plan.request).doubts if findings else {}
+    doubts = reached.doubts if findings else {}
     yield from _together(
         library, [_in_doubt(finding, doubts) for finding in findings], linked.lacks
     )

@@ -74,6 +74,15 @@ class Linked:
     bare: tuple[Bare, ...] = ()
     apart: tuple[str, ...] = ()
 
+    @property
+    def unfit(self) -> frozenset[str]:
+        """The files that do not work on the host's MPI, or cannot be loaded with it."""
+        lacking = {
+            lack.elf.path for lack in self.lacks if lack.at_once or not is_interface(lack.elf)
+        }
+        bare = {interface.elf.path for interface in self.bare}
+        return frozenset({*lacking, *bare, *self.apart, *(twice.image for twice in self.twice)})
+
 
 def link(plan: Plan, host: HostMpi) -> Linked:
     """What the loader will find for a plan's consumers. Facts that say nothing of it add nothing."""

@@ -474,6 +474,22 @@ def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
     return inside and name.startswith(("mca_", "ompi_")) and name.endswith(".so")
 
 
+def perhaps_fit(
+    facts: ImageFacts, reached: Reach, files: Iterable[Elf], unfit: Collection[str]
+) -> bool:
+    """Whether what is started or opened, of which nothing is known, can be one of ``files`` without any that is ``unfit``.
+
+    That is a program, a module, or a library that no other file of the image needs, and not an MPI's own interface.
+    """
+    if not reached.open_ended:
+        return False
+    needed = {
+        real for path, needs in facts.leads.items() for real in needs.values() if real != path
+    }
+    alone = (e.path for e in files if e.path not in needed and not is_interface(e))
+    return any(_closure(facts, [path]).isdisjoint(unfit) for path in alone)
+
+
 def started(facts: ImageFacts, reached: Reach) -> set[str]:
     """The programs with an MPI that named scripts start: those in their text, where each contains one.
 

@@ -15,6 +15,7 @@ from tests.support.recorded import planned
 
 from fairlead.base.errors import Finding, Severity
 from fairlead.elf.facts import ImageFacts
+from fairlead.elf.mpi_symbols import is_interface
 from fairlead.image.scan import scan_tree
 from fairlead.mpi.host import HostMpi, in_prefix
 from fairlead.swap import checks
@@ -105,6 +106,27 @@ def test_files_that_lack_the_same_are_one_finding(facts: ImageFacts, tmp_path: P
     assert found.severity is Severity.ERROR and found.what.startswith("13 files need internal")
     assert found.where == "/opt/app/direct, /opt/app/direct0, /opt/app/direct1 and 10 more"
     assert "ompi_callback" in found.why and "--app" in found.remedy
+
+
+def test_what_starts_anything_is_refused_where_no_program_of_the_image_fits(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    """Programs that fit, next to one that does not, are no reason to refuse a shell with a text that cannot be read."""
+
+    def severities(*names: str, kind: str = "starts") -> set[Severity]:
+        there = [e for e in facts.consumers if e.path.removeprefix("/opt/app/") in names]
+        if kind == "opens":  # libraries in their place
+            there = [replace(e, interpreter="", can_start=False) for e in there]
+        kept = (*there, *(e for e in facts.consumers if is_interface(e)))
+        few = replace(facts, consumers=kept, programs={**facts.programs, "/bin/sh": kind})
+        host = the_host(tmp_path / f"{kind}{names}", OPENMPI, 80)
+        plan = planned(few, host, launcher=LAUNCHER, command=("sh", "-c", "$PROGRAM"))
+        return {f.severity for f in checks.check(plan) if f.check == "symbols"}
+
+    assert severities("direct", "plain") == severities("fortran", "plain") == {Severity.WARNING}
+    assert Severity.ERROR in severities("direct") & severities("fortran", "cxx", "direct")
+    assert severities("direct", "plain", kind="opens") == {Severity.WARNING}
+    assert Severity.ERROR in severities("direct", kind="opens")
 
 
 def test_function_that_only_an_interface_calls_is_a_warning(
