@@ -36,7 +36,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.project.test_hostile_files import _WORDS, ROOT, damaged, judged
 from tests.support import run_records
-from tests.support.compiled import MPICH, compiled
+from tests.support.compiled import CALLS, MPICH, OPENS, compiled, packed
 from tests.support.signed import PASSPHRASE, kept_key, make_layout
 from tests.support.validated import demo, kept
 from tests.unit.runtime.detect.test_capture import taken
@@ -63,6 +63,7 @@ from fairlead.image.packages import frameworks, installed
 from fairlead.image.sbom import component, document
 from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import tree_sha256
+from fairlead.image.unpacking import unpacked_mpis
 from fairlead.ml.data import tfrecord
 from fairlead.ml.data.example import encode
 from fairlead.ml.data.manifest import read_manifest
@@ -352,12 +353,23 @@ def _program(folder: Path) -> bytes:
     ).read_bytes()
 
 
+def _unpacking(folder: Path) -> bytes:
+    """A program that unpacks an MPI, and a library that is linked to it."""
+    mpi = compiled(folder / "libmpi.so.12", MPICH)
+    user = compiled(folder / "user.so", CALLS, str(mpi))
+    return packed(compiled(folder / "app", OPENS), {mpi.name: mpi, user.name: user}).read_bytes()
+
+
 def _scanned(folder: Path) -> None:
     facts = scan_tree(folder)
     json.dumps(to_json(facts), ensure_ascii=False).encode()
     for path in (folder / "usr/lib").iterdir():
         with contextlib.suppress(NotElf):
             symbols(path)
+
+
+def _unpacked_mpis(folder: Path) -> None:
+    unpacked_mpis(folder / "app", Budget(folder))
 
 
 def _packages(folder: Path) -> None:
@@ -723,6 +735,7 @@ READERS = [
     Reader("data-tfrecord-gzip", _records(Compression.GZIP), _trained, put="train.tfrecord.gz"),
     Reader("elf-library", _library, _scanned, put="usr/lib/libmpi.so.12"),
     Reader("elf-program", _program, _scanned, put="usr/lib/app.so"),
+    Reader("onefile-program", _unpacking, _unpacked_mpis, put="app"),
     Reader("layer", _layer(False), _laid),
     Reader("layer-gzip", _layer(True), _laid),
     Reader("tree-stream", _layer(False), _streamed),

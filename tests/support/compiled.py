@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import struct
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -148,3 +150,20 @@ def image_tree(root: Path) -> Path:
         (root / name).write_text(text)
         (root / name).chmod(0o755)
     return root
+
+
+def packed(program: Path, files: Mapping[str, Path], *, compress: bool = True) -> Path:
+    """``program`` with an archive behind it, as PyInstaller's ``--onefile`` makes them."""
+    content, table = b"", b""
+    for name, file in files.items():
+        whole = file.read_bytes()
+        data = zlib.compress(whole) if compress else whole
+        text = name.encode().ljust(-(-(len(name) + 19) // 16) * 16 - 18, b"\0")
+        entry = (18 + len(text), len(content), len(data), len(whole), compress, b"b")
+        table += struct.pack("!IIIIBc", *entry) + text
+        content += data
+    length = len(content) + len(table) + 88
+    numbers = (length, len(content), len(table), 311, b"libpython3.11.so.1.0")
+    cookie = struct.pack("!8sIIII64s", b"MEI\014\013\012\013\016", *numbers)
+    program.write_bytes(program.read_bytes() + content + table + cookie + bytes(300))
+    return program

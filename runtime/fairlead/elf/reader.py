@@ -8,6 +8,7 @@ gABI chapter 5 and the LSB's symbol versioning. :mod:`fairlead.image.scan` calls
 from __future__ import annotations
 
 import errno
+import io
 import mmap
 import re
 import struct
@@ -126,23 +127,29 @@ class _Bounded:
 @contextmanager
 def _opened(path: Path) -> Iterator[ELFFile]:
     """The file as pyelftools reads it; what is wrong with it becomes a NotElf, in the block too."""
+    with open_regular(path, follow=True) as stream, _parsed(stream, str(path)) as elf:
+        yield elf
+
+
+@contextmanager
+def _parsed(stream: IO[bytes], name: str) -> Iterator[ELFFile]:
+    """:func:`_opened` of what is open already."""
     from elftools.elf.elffile import ELFFile  # 20 ms, and facts are mostly cached
 
-    with open_regular(path, follow=True) as stream:
-        if stream.read(4) != b"\x7fELF":
-            raise NotElf(f"{path} is not an ELF file")
-        stream.seek(0)
-        bounded = _Bounded(stream)
-        try:
-            yield ELFFile(cast(IO[bytes], bounded))
-        except Exception as exc:
-            if bounded.refused or isinstance(exc, TooCostly):
-                raise TooCostly(f"{path}: {bounded.refused or exc}") from None
-            # pyelftools trusts what it reads: damage shows as an error of any kind, among them
-            # a seek to an impossible place. Only a failing disk is something else.
-            if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
-                raise
-            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
+    if stream.read(4) != b"\x7fELF":
+        raise NotElf(f"{name} is not an ELF file")
+    stream.seek(0)
+    bounded = _Bounded(stream)
+    try:
+        yield ELFFile(cast(IO[bytes], bounded))
+    except Exception as exc:
+        if bounded.refused or isinstance(exc, TooCostly):
+            raise TooCostly(f"{name}: {bounded.refused or exc}") from None
+        # pyelftools trusts what it reads: damage shows as an error of any kind, among them
+        # a seek to an impossible place. Only a failing disk is something else.
+        if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
+            raise
+        raise NotElf(f"{name} is a damaged ELF file: {exc}") from None
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -167,6 +174,17 @@ def read(path: Path, shown_as: str = "") -> Elf:
         OSError: it cannot be read.
     """
     return replace(_read(_File.at(path)), path=shown_as or str(path))
+
+
+def needed_by(content: bytes, name: str) -> tuple[str, ...]:
+    """The libraries that a file is linked to of which only the content is there, as in an archive; ``name`` is for errors.
+
+    Raises:
+        NotElf: it is not an ELF file, or a damaged one.
+    """
+    with _parsed(io.BytesIO(content), name) as elf:
+        dynamic: Any = _section(elf, ".dynamic") or next(_segments(elf, _DYNAMIC), None)
+        return tuple(_tags(dynamic)["DT_NEEDED"])
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from fairlead.elf.facts import ImageFacts
 from fairlead.image.mount import look
 from fairlead.image.packages import Installed
 
-VERSION = "32"  # of the facts in the cache
+VERSION = "33"  # of the facts in the cache
 
 
 @dataclass(frozen=True)

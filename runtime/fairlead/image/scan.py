@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fairlead.base.paths import resolve_in
+from fairlead.base.python_imports import package_of
 from fairlead.base.regular import open_regular
 from fairlead.elf import nccl_symbols
 from fairlead.elf import reader as elf_file
@@ -33,6 +34,7 @@ from fairlead.image.imports import own_libraries, with_imports
 from fairlead.image.objects import Objects, first_line, target_of
 from fairlead.image.packages import Folders, os_release, text_in, walk
 from fairlead.image.python_modules import python_modules
+from fairlead.image.unpacking import unpacked_mpis
 
 T = TypeVar("T")
 _PYTHON = re.compile(r"python(3\.\d+)$")
@@ -146,9 +148,20 @@ def scan_tree(
         gpu_libraries={
             e.soname: p for p, e in sorted(elves.items()) if nccl_symbols.is_run_time(e.soname)
         },
-        lacking={path: names for path in started if (names := objects.lacking(path, paths))},
+        lacking={
+            path: lost
+            for path in (*started, *(p for p in sorted(modules - {*started}) if package_of(p)[1]))
+            if (lost := objects.lacking(path, paths))
+        },
         preloaded=objects.preloaded(_preloads(root, budget)),
         python_imports=python_modules(root, folders, started_alone, modules, budget),
+        unpacks={
+            path: names
+            for path, elf in sorted(elves.items())
+            if elf.can_start
+            and elf.opens
+            and (names := unpacked_mpis(root / path.lstrip("/"), budget))
+        },
     )
 
 

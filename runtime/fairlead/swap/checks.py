@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
+from fairlead.base.python_imports import package_of
 from fairlead.elf.facts import LIB, AbiFamily, Elf, MpiLibrary
 from fairlead.elf.mpi_symbols import (
     GLIBC_PIECES,
@@ -39,6 +40,7 @@ from fairlead.swap.layout import folders_behind
 from fairlead.swap.link import Lack, Linked, link
 from fairlead.swap.model import MOUNT, Plan
 from fairlead.swap.network import case as nccl_case
+from fairlead.swap.python_reach import surely_imported
 from fairlead.swap.reach import (
     DEFAULT_PATH,
     Kind,
@@ -50,9 +52,9 @@ from fairlead.swap.reach import (
     lost_interpreter,
     named_within,
     off_path,
+    perhaps_fit,
     programs_of,
     reach,
-    perhaps_fit,
     searched_path,
     started,
 )
@@ -159,19 +161,39 @@ def program(plan: Plan) -> Iterator[Finding]:
 
 def libraries(plan: Plan) -> Iterator[Finding]:
     """A program that is linked to a library which is nowhere in the image does not start."""
-    staged = plan.staging.lacking if plan.staging else list
     for named in reach(plan.facts, plan.request).programs:
-        lacking = plan.facts.lacking.get(named.path, {}) if named.kind is Kind.LINKED else {}
-        for name in staged(name for name in lacking if not _DRIVERS.match(name)):
+        lost = _lost(plan, named.path) if named.kind is Kind.LINKED else {}
+        for name, by in lost.items():
             finding = error(
-                "program-library",
-                program=named.asked,
-                name=name,
-                by=lacking[name],
-                image=plan.image,
+                "program-library", program=named.asked, name=name, by=by, image=plan.image
             )
-            unsure = named.perhaps or _may_be_bound(plan, name, lacking[name])
+            unsure = named.perhaps or _may_be_bound(plan, name, by)
             yield replace(finding, severity=Severity.WARNING) if unsure else finding
+
+
+def modules(plan: Plan) -> Iterator[Finding]:
+    """A Python package is imported whose modules all are linked to a library that is nowhere in the image."""
+    reached = reach(plan.facts, plan.request)
+    words = {program.words for program in reached.programs if program.kind is Kind.PYTHON}
+    sure = {n for of in words for n in surely_imported(plan.facts, plan.request, of)}
+    packages: dict[str, list[str]] = {}
+    for elf in reached.files if words else ():
+        packages.setdefault(package_of(elf.path)[1], []).append(elf.path)
+    for package in sorted(sure.intersection(packages).difference(plan.request.python_modules)):
+        lost = [_lost(plan, path) for path in packages[package]]
+        if not all(lost):
+            continue
+        name, by = next(iter(lost[0].items()))
+        finding = error("module-library", package=package, name=name, by=by, image=plan.image)
+        unsure = len(words) > 1 or _may_be_bound(plan, name, by)
+        yield replace(finding, severity=Severity.WARNING) if unsure else finding
+
+
+def _lost(plan: Plan, path: str) -> dict[str, str]:
+    """The libraries that a file needs and a plan's container has nowhere, each with the file that needs it."""
+    lacking = plan.facts.lacking.get(path, {})
+    staged = plan.staging.lacking if plan.staging else list
+    return {n: lacking[n] for n in staged(n for n in lacking if not _DRIVERS.match(n))}
 
 
 def _may_be_bound(plan: Plan, name: str, by: str) -> bool:
@@ -546,6 +568,10 @@ def static(plan: Plan) -> Iterator[Finding]:
     for elf in contain:
         if elf.path in certain:
             yield warning("static-own", elf=elf) if plan.host is None else error("static", elf=elf)
+    for named in reached.programs:
+        if unpacked := plan.facts.unpacks.get(named.path, ()):
+            finding = error("static-unpacked", path=named.path, names=", ".join(unpacked))
+            yield replace(finding, severity=Severity.WARNING) if named.perhaps else finding
     if others := [elf.path for elf in contain if elf.path not in certain]:
         yield warning("static-others", image=plan.image, programs=some(others))
 
@@ -667,6 +693,6 @@ def network(plan: Plan) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture, program, libraries, on_path, login, descriptors, environment, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
+    architecture, program, libraries, modules, on_path, login, descriptors, environment, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
     python_prefix, names, closure, namespaces, engine_settings, user_libraries, carried, network,
 )  # fmt: skip

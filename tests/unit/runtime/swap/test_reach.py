@@ -1015,6 +1015,34 @@ def test_program_whose_library_is_nowhere_in_the_image_is_refused(tmp_path: Path
         assert "program warning" in said(facts, command=command, binds=(file,))
 
 
+def test_package_of_python_whose_library_is_nowhere_in_the_image_is_refused(tmp_path: Path) -> None:
+    tree = image_tree(tmp_path / "root")
+    module = tree / FAST.lstrip("/")
+    subprocess.run([find_patchelf(), "--add-needed", "libblas.so.3", module], check=True)
+    facts = replace(scan_tree(tree), glibc="2.99", libstdcxx="3.4.99", arch="x64")
+    python = ("/venv/bin/python3", "-c")
+    finding = said(facts, command=(*python, "import fast"))["program error"]
+    assert (
+        finding.what == "the Python package fast needs libblas.so.3, which is nowhere in the image"
+    )
+    assert finding.where == FAST and "cannot open shared object" in finding.why
+    for text in ("import other", "try:\n  import fast\nexcept ImportError: pass"):
+        assert "program error" not in said(facts, command=(*python, text))
+    bound = {"library_path": "/opt/blas", "binds": (Bind("/data", "/opt/blas"),)}
+    findings = said(facts, command=(*python, "import fast"), **bound)
+    assert "program warning" in findings and "program error" not in findings
+    own = {"python_modules": {"fast": "/home/me"}}
+    assert "program error" not in said(facts, command=(*python, "import fast"), **own)
+
+
+def test_program_that_unpacks_an_mpi_is_refused(facts: ImageFacts) -> None:
+    programs = {**facts.programs, "/opt/app/onefile": "opens"}
+    facts = replace(facts, programs=programs, unpacks={"/opt/app/onefile": ("libmpi.so.12",)})
+    finding = said(facts, command=("onefile",))["static error"]
+    assert "libmpi.so.12" in finding.why and "--onedir" in finding.remedy
+    assert "static error" not in said(facts, command=("/opt/app/c",))
+
+
 def test_library_that_only_the_images_mpi_lacks_is_no_reason(tmp_path: Path) -> None:
     """Another MPI takes its place."""
     tree = image_tree(tmp_path / "root")
