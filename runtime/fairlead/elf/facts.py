@@ -226,6 +226,7 @@ class ImageFacts:
             known of programs.
         named: of a script, or a program that opens libraries, the programs with an MPI and the MPIs that its text names.
         commands: of a shell script, the commands that it starts, where its text names them all.
+        launchers: of a script, the MPI launcher that its text names.
         capable: programs with an MPI that have file capabilities.
         set_ids: those that change to another user or group than root's, and what their loader does not find of what
             they need: it ignores LD_LIBRARY_PATH for them.
@@ -273,3 +274,4 @@ class ImageFacts:
     preloaded: tuple[str, ...] = ()
     python_imports: Mapping[str, Imports] = field(default_factory=dict)
     unpacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    launchers: Mapping[str, str] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
+from fairlead.base.launcher_names import in_python, in_shell
 from fairlead.base.paths import resolve_in
 from fairlead.base.regular import open_regular
 from fairlead.base.shell_commands import LONGEST, commands, is_login_shells, is_shells
@@ -192,6 +193,23 @@ class Objects:
                 continue
             if there := commands(text.decode("utf-8", "replace")):
                 by_path[path] = there
+        return by_path
+
+    def launchers(self, scripts: Mapping[str, str]) -> dict[str, str]:
+        """Of each shell or Python script, the MPI launcher that its text names.
+
+        Args:
+            scripts: first lines by path.
+        """
+        by_path = {}
+        for path, first in scripts.items():
+            is_shell = is_shells(first) or is_login_shells(first)
+            if path.startswith(_NO_PROGRAMS) or not (is_shell or "python" in first):
+                continue
+            with open_regular(self._root / path.lstrip("/")) as stream:
+                text = stream.read(LONGEST).decode("utf-8", "replace")
+            if named := in_shell(text) if is_shell else in_python(text):
+                by_path[path] = named
         return by_path
 
     def _kind(self, elf: Elf) -> str:

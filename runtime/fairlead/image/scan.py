@@ -133,6 +133,7 @@ def scan_tree(
         capable=tuple(path for path in started if _is_capable(root, path)),
         set_ids={path: objects.unfound(path) for path in started if _sets_ids(root, path)},
         commands=objects.commands(scripts),
+        launchers=objects.launchers(scripts),
         named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}, mpis),
         nccl=tuple(_identified(root, elves, nccl_symbols.library, budget)),
         net_plugins=tuple(_identified(root, elves, nccl_symbols.plugin, budget)),

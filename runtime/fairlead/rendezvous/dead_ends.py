@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
@@ -84,6 +84,17 @@ def within(
                 called, shown = launcher_called(words), shlex.join(words)
                 given = {"called": called, "command": shown, "image": image, "ranks": ranks}
                 yield warning("rendezvous-launcher-within", **given)
+
+
+def named(image: str, launchers: Mapping[str, str], ranks: int) -> Iterator[Finding]:
+    """Warnings on launchers that stand in texts of which it is not known what they run.
+
+    Args:
+        launchers: by where each is named.
+    """
+    for where, called in launchers.items() if ranks > 1 else ():
+        given = {"called": called, "where": where, "image": image, "ranks": ranks}
+        yield warning("rendezvous-launcher-named", **given)
 
 
 def _starts_ranks(words: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import fail
+from fairlead.base.launcher_names import in_python, in_shell
 from fairlead.base.python_imports import Imports, imports_of, modules_in
-from fairlead.base.shell_commands import LONGEST, SHELLS, is_login_shells, is_shells
+from fairlead.base.shell_commands import LONGEST, SHELLS, commands, is_login_shells, is_shells
 from fairlead.base.suggest import suggest
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
@@ -30,13 +32,14 @@ from fairlead.launchers.image import own_launcher
 from fairlead.launchers.model import Launcher
 from fairlead.launchers.pmi import pmi_named
 from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kind_of, kinds
+from fairlead.mpi.cross_abi import is_python
 from fairlead.mpi.host import HostMpi, discover, from_prefix, install_line
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
 from fairlead.swap.family import choose_host, image_family, own_place, speaking
 from fairlead.swap.model import Line, Request
-from fairlead.swap.reach import in_image, programs_of
+from fairlead.swap.reach import in_image, named_within, programs_of, shell_given
 
 _WORDS = 16  # of a command, among which a script of this machine is looked for
 
@@ -110,6 +113,29 @@ def python_files(request: Request, facts: ImageFacts) -> dict[str, Imports]:
     named = (word for word in request.command[:_WORDS] if word.endswith(".py"))
     places = {word: path for word in named if (path := _place(word, facts, request))}
     return {word: imports_of(path) for word, path in places.items()}
+
+
+def launchers_named(request: Request, facts: ImageFacts) -> dict[str, str]:
+    """The MPI launchers in the texts that a command gives to shells and Pythons, and in its scripts; each by where it is.
+
+    Texts of which all commands are seen are left out.
+    """
+    named: dict[str, str] = {}
+    for program, _ in named_within(facts, request):
+        words = program.words
+        given = shell_given(words).text if posixpath.basename(words[0]) in SHELLS else ""
+        if given and commands(given) is None:
+            named[f"{words[0]} -c"] = in_shell(given)
+        if is_python(words[0]) and "-c" in words[:-1]:
+            named[f"{words[0]} -c"] = in_python(words[words.index("-c") + 1])
+        for path in map(request.placed, (*program.chain, *words)):
+            if path not in facts.commands:
+                named[path] = facts.launchers.get(path, "")
+    for word in request.command[:_WORDS]:
+        named[word] = named.get(word) or in_python(_script(word, facts, request))
+    unseen = {word: text for word, text in request.texts.items() if commands(text) is None}
+    named |= {word: in_shell(text) for word, text in unseen.items()}
+    return {where: name for where, name in named.items() if name}
 
 
 def python_modules(

@@ -42,6 +42,7 @@ from fairlead.session.choose import (
     Situation,
     host_mpi,
     launcher_for,
+    launchers_named,
     outside,
     python_files,
     python_modules,
@@ -113,6 +114,7 @@ def prepare(
         *_of_unpacking(planned, situation, nodes),
         *dead_ends.refused(image_name, request.command, request.ranks, nodes),
         *dead_ends.within(image_name, texts_within(image.facts, request), request.ranks, nodes),
+        *dead_ends.named(image_name, launchers_named(request, image.facts), request.ranks),
         *_still_signed(verified, image, image_name),
     )
     return Prepared(image, planned, findings, reason, comm, verified)

@@ -116,6 +116,13 @@ def test_launcher_in_a_script_is_reported_and_refused_where_it_is_all_that_runs(
     assert all(f.what and f.where and f.why and "fairlead run" in f.remedy for f in found)
 
 
+def test_launcher_that_a_text_names_is_a_warning_for_more_than_one_rank() -> None:
+    [found] = dead_ends.named("image", {"/opt/app/mb": "mpirun"}, 2)
+    assert found.severity is Severity.WARNING and found.where == "/opt/app/mb"
+    assert found.what.startswith("mpirun ") and "fairlead run -n 2 image" in found.remedy
+    assert list(dead_ends.named("image", {"/opt/app/mb": "mpirun"}, 1)) == []
+
+
 def test_declarations_are_whole() -> None:
     for framework in FRAMEWORKS:
         assert framework.title and framework.why and framework.variables

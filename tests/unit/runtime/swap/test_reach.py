@@ -32,7 +32,7 @@ from fairlead.launchers.image import own_launcher
 from fairlead.launchers.model import Shape
 from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import is_python
-from fairlead.session.choose import outside, texts
+from fairlead.session.choose import launchers_named, outside, texts
 from fairlead.swap import checks
 from fairlead.swap.family import image_family, own_library
 from fairlead.swap.model import Bind, Inputs, Plan, Request
@@ -207,6 +207,39 @@ def test_script_of_this_machine_is_read_where_the_container_has_it(
     script.write_text("#!/usr/bin/python3\nc\n")
     assert texts(Request(command=(str(script),)), facts) == {}
     assert texts(Request(command=("sh", "/opt/app/run.sh")), facts) == {}
+
+
+def test_launcher_that_a_text_names_and_may_run_is_known(tmp_path: Path) -> None:
+    """A text of which all commands are seen is left to what looks at these."""
+    tree = image_tree(tmp_path / "root")
+    nested = "#!/usr/bin/python3\nimport subprocess\nsubprocess.run(['mpirun', 'c'])\n"
+    for name, text in (
+        ("mb", "#!/bin/sh\nexec mpirun `echo $MPI_OPTIONS` c\n"),
+        ("shown", "#!/bin/sh\n# mpirun\necho srun\n$1\n"),
+        ("seen", "#!/bin/sh\nmpirun -n 2 c\n"),
+        ("nested", nested),
+    ):
+        (tree / "opt/app" / name).write_text(text)
+        (tree / "opt/app" / name).chmod(0o755)
+    (tree / "usr/bin/mpirun").write_bytes((tree / "opt/app/plain").read_bytes())
+    facts = scan_tree(tree)
+    outside_, job = tmp_path / "job.py", tmp_path / "job.sh"
+    outside_.write_text(nested.partition("\n")[2])
+    job.write_text("#!/bin/sh\n$1 mpiexec c\n")
+
+    def named(*command: str) -> dict[str, str]:
+        request = Request(command=command)
+        return launchers_named(replace(request, texts=texts(request, facts)), facts)
+
+    assert named("mb") == {"/opt/app/mb": "mpirun"}
+    assert named("sh", "/opt/app/mb") == {"/opt/app/mb": "mpirun"}
+    assert named("nice", "/opt/app/nested") == named("/opt/app/nested")
+    assert named("/opt/app/nested") == {"/opt/app/nested": "mpirun"}
+    assert named("shown") == named("seen") == named("c", "mpirun") == {}
+    assert named("sh", "-c", "L=srun; $L c") == {"sh -c": "srun"}
+    assert named("python3", "-c", "import os; os.system('orterun c')") == {"python3 -c": "orterun"}
+    assert named("python3", str(outside_)) == {str(outside_): "mpirun"}
+    assert named("sh", str(job)) == {str(job): "mpiexec"}
 
 
 def test_path_of_the_image_decides_which_of_two_is_meant(facts: ImageFacts) -> None:
