@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.base.progress import Progress
 from fairlead.base.suggest import suggest
+from fairlead.base.text import some
 from fairlead.base.toml import load
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, adopt, missing, publish
@@ -175,9 +176,9 @@ def _near(name: str, known: set[str]) -> str:
 
 
 def _provided(providers: Sequence[str]) -> str:
-    more = f" and {len(providers) - 8} more" if len(providers) > 8 else ""
-    shown = f"{', '.join(providers[:8])}{more}"
-    return f"it is virtual, and provided by {shown}: name the one you want" if providers else ""
+    if not providers:
+        return ""
+    return f"it is virtual, and provided by {some(providers, most=8)}: name the one you want"
 
 
 # --- what the image starts from ---------------------------------------------------------------

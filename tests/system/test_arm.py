@@ -22,7 +22,7 @@ from tests.system import hosts
 
 from fairlead import native
 from fairlead.base.paths import atomic_folder, cache_dir, locked
-from fairlead.doctor.install.host_mpi import known_wheels
+from fairlead.mpi.wheels import known_wheels
 from fairlead_build.cache.store import Cache
 from fairlead_build.tree.wheel import own_wheel
 

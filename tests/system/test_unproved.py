@@ -87,7 +87,7 @@ def test_session_on_another_mpi_is_stopped_and_one_on_the_planned_mpi_is_reporte
 @pytest.mark.full
 def test_ranks_whose_sessions_are_each_alone_are_stopped(apart: Path) -> None:
     run = ("run", "-n", "2", "--json", "--bind", apart, hosts.image(), "--")
-    cut = ("env", "-u", "PMI_FD", "-u", "PMI_RANK", "-u", "PMI_SIZE", "-u", "PMI_PORT")
+    cut = ("sh", "-c", 'unset PMI_FD PMI_RANK PMI_SIZE PMI_PORT; exec "$0"')
     done = fairlead(*run, *cut, apart / "session")
     assert done.returncode == 122, done.stdout + done.stderr
     (finding,) = answer(done)["findings"]

@@ -163,8 +163,8 @@ def test_child_without_the_launchers_descriptor_is_named_where_its_parent_ends_w
 
 
 def test_forks_that_are_each_alone_are_an_error() -> None:
-    alone = "env -u PMI_FD -u PMI_RANK -u PMI_SIZE"
-    words = ("sh", "-c", f'{alone} python3 -c "$0"', FORK)
+    alone = 'unset PMI_FD PMI_RANK PMI_SIZE; exec python3 -c "$0"'
+    words = ("sh", "-c", alone, FORK)
     done = fairlead("run", "-n", "2", hosts.image(), "--", *words)
     assert done.returncode == 122 and "every rank is alone" in done.stderr, done.stderr
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from fairlead.base.text import some
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.elf.mpi_symbols import asked_by
 
@@ -98,8 +99,3 @@ def _bound(facts: ImageFacts, target: AbiFamily) -> list[str]:
         and PurePosixPath(elf.path).parent not in homes
         and set(asked_by(facts, elf).values()) != {target}
     ]
-
-
-def some(names: Sequence[str]) -> str:
-    """The first three of some names, and how many more there are."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

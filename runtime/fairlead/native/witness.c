@@ -579,8 +579,10 @@ static int is_listed(unsigned long inode, const Library *known, int count)
  * places; the image's own by its folder. */
 static int is_planned(const char *path, unsigned long inode, const Library *known, int count)
 {
-    if (plan.inode || plan.front)
-        return plan.front || plan.inode == inode || is_listed(inode, known, count);
+    if (plan.front)
+        return 1;
+    if (plan.inode)
+        return plan.inode == inode || is_listed(inode, known, count);
     size_t folder = strrchr(path, '/') - path + 1;
     return !strcmp(path, plan.file) ||
            (!is_mpi(path) && !strncmp(path, plan.file, folder) && !strchr(plan.file + folder, '/'));
@@ -1571,10 +1573,16 @@ static void bare(const char *program, char *const argv[], char *const env[])
     note(name, text, strlen(text), 0);
 }
 
-EXPORT int execve(const char *path, char *const argv[], char *const env[])
+/* What every way to another program comes to, in place of this one. */
+static void leaves_for(const char *program, char *const argv[], char *const env[])
 {
     depart("exec", 1);
-    bare(path, argv, env);
+    bare(program, argv, env);
+}
+
+EXPORT int execve(const char *path, char *const argv[], char *const env[])
+{
+    leaves_for(path, argv, env);
     return (int)syscall(SYS_EXECVE, path, argv, env);
 }
 
@@ -1587,8 +1595,7 @@ EXPORT int execvpe(const char *file, char *const argv[], char *const env[])
 {
     if (!libc.execvpe) /* a process without a proof to make */
         libc.execvpe = of_libc("execvpe");
-    depart("exec", 1);
-    bare(file, argv, env);
+    leaves_for(file, argv, env);
     if (!libc.execvpe)
         return (int)syscall(SYS_EXECVE, file, argv, env);
     return libc.execvpe(file, argv, env);
@@ -1607,8 +1614,7 @@ EXPORT int fexecve(int fd, char *const argv[], char *const env[])
     file[n > 0 ? n : 0] = 0;
     if (!libc.fexecve)
         libc.fexecve = of_libc("fexecve");
-    depart("exec", 1);
-    bare(file, argv, env);
+    leaves_for(file, argv, env);
     return libc.fexecve ? libc.fexecve(fd, argv, env) : (int)syscall(SYS_EXECVE, path, argv, env);
 }
 

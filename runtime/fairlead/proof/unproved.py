@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.base.errors import Finding, error, warning
 from fairlead.base.python_imports import package_of
-from fairlead.mpi.cross_abi import some
+from fairlead.base.text import some
 from fairlead.proof.observe import Bare, Sighting
 from fairlead.proof.verdict import RankProof, kept_by_remedy, why_kept
 from fairlead.swap.model import Plan

@@ -33,7 +33,8 @@ from fairlead.launchers.model import Launcher
 from fairlead.launchers.pmi import pmi_named
 from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kind_of, kinds
 from fairlead.mpi.cross_abi import is_python
-from fairlead.mpi.host import HostMpi, discover, from_prefix, install_line
+from fairlead.mpi.host import HostMpi, discover, from_prefix
+from fairlead.mpi.wheels import install_line
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here

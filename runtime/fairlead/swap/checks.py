@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
 from fairlead.base.python_imports import package_of
+from fairlead.base.text import some
 from fairlead.elf.facts import LIB, AbiFamily, Elf, MpiLibrary
 from fairlead.elf.mpi_symbols import (
     GLIBC_PIECES,
@@ -28,7 +29,7 @@ from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_named
 from fairlead.launchers.registry import connected_by, is_in_image, kind_of
-from fairlead.mpi.cross_abi import crossing, some
+from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
 from fairlead.nccl.checks.registry import CHECKS as NCCL_CHECKS

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairlead.base.errors import FairleadError, fail
+from fairlead.base.text import some
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_request
 from fairlead.engines.model import Engine
-from fairlead.mpi.cross_abi import crossing, some
-from fairlead.mpi.host import HostMpi, install_line
+from fairlead.mpi.cross_abi import crossing
+from fairlead.mpi.host import HostMpi
+from fairlead.mpi.wheels import install_line
 from fairlead.swap.layout import ALIASES
 from fairlead.swap.model import Line, Request
 from fairlead.swap.reach import (

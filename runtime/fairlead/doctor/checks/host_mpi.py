@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, Topic, ill, note, well
-from fairlead.doctor.install.host_mpi import RETRY, install_wheel_mpi, known_wheels
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.doctor.site_expectations import FABRICS, says, severity
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
+from fairlead.mpi.wheels import RETRY, known_wheels
 from fairlead.site import Site
 
 NAME = "host-mpi"

@@ -1,7 +1,6 @@
 """A host MPI from a wheel, for machines that have none: complete, relocatable, in its own prefix.
 
-``host_mpi_wheels.toml`` next to this file pins which. ``fairlead.mpi.host`` finds what is installed
-here. One prefix each, because MPICH and Intel MPI both own ``lib/libmpi.so.12``.
+``fairlead.mpi.wheels`` pins which, and ``fairlead.mpi.host`` finds what is installed here. One prefix each, because MPICH and Intel MPI both own ``lib/libmpi.so.12``.
 """
 
 from __future__ import annotations
@@ -15,33 +14,7 @@ from fairlead.base.paths import atomic_folder, data_dir, locked
 from fairlead.base.process import PYTHON, run_checked
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.suggest import suggest
-from fairlead.base.toml import Strict, load
-
-RETRY = "fairlead doctor --fix host-mpi"
-
-
-class Wheel(Strict):
-    """One pinned wheel; a hash for each processor family it exists for."""
-
-    name: str
-    version: str
-    sha256: tuple[str, ...]
-
-    @property
-    def pin(self) -> str:
-        return f"{self.name}=={self.version}"
-
-
-class Wheels(Strict):
-    """``host_mpi_wheels.toml``."""
-
-    default: str
-    wheel: tuple[Wheel, ...]
-
-
-def known_wheels() -> Wheels:
-    """The MPIs that can be installed, and the default."""
-    return load(Path(__file__).with_name("host_mpi_wheels.toml"), Wheels, RETRY)
+from fairlead.mpi.wheels import RETRY, Wheel, known_wheels
 
 
 def install_wheel_mpi(

@@ -13,10 +13,10 @@ from tests.support.recorded import ROOT_ENGINE, image
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.doctor.install import apptainer
-from fairlead.doctor.install.host_mpi import install_wheel_mpi, known_wheels
+from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.elf.facts import AbiFamily
 from fairlead.engines.apptainer import find_apptainer, private_apptainer
-from fairlead.mpi.host import install_line
+from fairlead.mpi.wheels import install_line, known_wheels
 from fairlead.swap.family import replaceable
 from fairlead.swap.model import Request
 
