@@ -53,6 +53,7 @@ from fairlead.swap.reach import (
     lost_interpreter,
     named_within,
     off_path,
+    parted_by,
     perhaps_fit,
     programs_of,
     reach,
@@ -620,7 +621,9 @@ def namespaces(plan: Plan) -> Iterator[Finding]:
         yield error("namespaces-engine-option", option=option, parting=parting[option])
     if bad:
         return
-    if engine.parts_ranks:
+    if how := parted_by(plan.facts, request):
+        yield info("namespaces-of-command", how=how)
+    elif engine.parts_ranks:
         yield info("namespaces-per-rank", engine=engine)
     elif engine.joins:
         what = "the ranks of a node share one container, with /dev/shm, PIDs, IPC and the user namespace"

@@ -323,6 +323,12 @@ def named_within(facts: ImageFacts, request: Request) -> tuple[tuple[Program, bo
     )
 
 
+def parted_by(facts: ImageFacts, request: Request) -> str:
+    """How a command, or what it starts, parts the ranks of a node (`unshare -r`); empty where it does not."""
+    programs = named_within(facts, request)
+    return next((how for p, _ in programs if p.words and (how := wrappers.parts(p.words))), "")
+
+
 def _within(
     facts: ImageFacts, command: Sequence[str], request: Request, deepest: int, alone: bool
 ) -> Iterator[tuple[Program, bool]]:

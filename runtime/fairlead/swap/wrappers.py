@@ -71,6 +71,7 @@ _FORMS = {
     ),
     "stdbuf": _Form(short="ioe", long=_long("input output error")),
 }  # fmt: skip
+_OWN_NAMESPACE = re.compile(r"-[a-zA-Z]*[rcUp]|--(user|pid|map-)")
 _MANY_IN_ONE = ("busybox", "toybox")
 _SU = ("su", "runuser")
 _SU_VALUES = {
@@ -151,6 +152,19 @@ def _cleaned_by_env(own: Sequence[str], words: Sequence[str], needed: Collection
         if name in needed and not any(w.startswith(f"{name}=") for w in options):
             return f"env -u {name}"
     return ""
+
+
+def parts(command: Sequence[str]) -> str:
+    """How a command starts another in a user or PID namespace of its own; empty where it does not, or that is not known.
+
+    >>> parts(("unshare", "-r", "lmp")), parts(("/usr/bin/unshare", "--fork", "-mp", "lmp")), parts(("unshare", "-m", "lmp"))
+    ('unshare -r', 'unshare -mp', '')
+    """
+    if posixpath.basename(command[0]) != "unshare":
+        return ""
+    own = command[1 : len(command) - len(behind(command))]
+    option = next((word for word in own if _OWN_NAMESPACE.match(word)), "")
+    return f"unshare {option}" if option else ""
 
 
 def _takes_next(form: _Form, option: str) -> bool:

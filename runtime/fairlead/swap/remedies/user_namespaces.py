@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fairlead.swap.model import Line
+from fairlead.swap.reach import parted_by
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 
 # By vendor: variables without which the MPI tries cross-memory attach, and fails or hangs.
@@ -20,15 +21,23 @@ class UserNamespaces(Remedy):
     phase = Phase.RUNNING
 
     def applies(self, draft: Draft) -> bool:
-        return draft.inputs.engine.userns_per_rank and draft.mapped is not None
+        parted = draft.inputs.engine.userns_per_rank or parted_by(
+            draft.inputs.facts, draft.inputs.request
+        )
+        return bool(parted) and draft.mapped is not None
 
     def change(self, draft: Draft) -> Changes:
         assert draft.mapped is not None
         settings = _SETTINGS.get(draft.mapped.vendor, {})
-        if draft.inputs.engine.joins:
+        if how := parted_by(draft.inputs.facts, draft.inputs.request):
+            why = f"`{how}` gives each rank a namespace of its own, so the kernel refuses cross-memory attach"
+        elif draft.inputs.engine.joins:
             why = "in one user namespace the kernel allows cross-memory attach, and the image is mounted once"
             return Changes(apart=settings, lines=(Line("engine", "one container a node", why),))
-        why = "each rank has a separate user namespace, so the kernel refuses cross-memory attach"
+        else:
+            why = (
+                "each rank has a separate user namespace, so the kernel refuses cross-memory attach"
+            )
         lines = tuple(Line("env", f"{name}={value}", why) for name, value in settings.items())
         return Changes(env=settings, lines=lines)
 

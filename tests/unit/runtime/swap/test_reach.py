@@ -747,6 +747,20 @@ def test_program_behind_one_that_starts_it_is_looked_at_by_itself(
     assert errors(said(started, right, command=command)) == (["static"] if "holds" in name else [])
 
 
+@pytest.mark.parametrize("words", [("unshare", "-r"), ("nice", "unshare", "--fork", "-mp")])
+def test_command_that_parts_the_ranks_of_a_node_gets_no_cross_memory_attach(
+    started: ImageFacts, words: tuple[str, ...]
+) -> None:
+    """Each rank then has a user or PID namespace of its own, and the MPI aborts in its first large message."""
+    made = planned(started, host("mpich-5.0.2"), launcher=HYDRA, command=(*words, "c"), ranks=2)
+    assert made.env["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
+    [finding] = [f for f in checks.check(made) if f.check == "namespaces"]
+    assert finding.severity is Severity.INFO and "unshare -" in finding.what
+    for other in (("unshare", "-m", "c"), ("c",)):
+        same = planned(started, host("mpich-5.0.2"), launcher=HYDRA, command=other, ranks=2)
+        assert "MPIR_CVAR_CH4_CMA_ENABLE" not in same.env
+
+
 @pytest.mark.parametrize(
     "command",
     [
