@@ -291,7 +291,7 @@ def login(plan: Plan) -> Iterator[Finding]:
 
 
 def descriptors(plan: Plan) -> Iterator[Finding]:
-    """BSD's csh closes what it inherits, the connection to Hydra too, and starts every program without it."""
+    """BSD's csh and sudo close what they inherit, the connection to Hydra too, and start every program without it."""
     if kind_of(plan.launcher) != "hydra":
         return
     for named, alone in named_within(plan.facts, plan.request):
@@ -301,6 +301,9 @@ def descriptors(plan: Plan) -> Iterator[Finding]:
             )
             # Of several programs of a text it is not known which use MPI.
             yield shells if alone else replace(shells, severity=Severity.WARNING)
+        if wrappers.closes(named.words or (named.asked,)):
+            closes = error("program-closes", program=named.asked, launcher=plan.launcher)
+            yield closes if alone else replace(closes, severity=Severity.WARNING)
 
 
 def environment(plan: Plan) -> Iterator[Finding]:

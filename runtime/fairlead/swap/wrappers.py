@@ -154,6 +154,17 @@ def _cleaned_by_env(own: Sequence[str], words: Sequence[str], needed: Collection
     return ""
 
 
+def closes(command: Sequence[str]) -> bool:
+    """Whether a command, which keeps its variables, closes all but the first three descriptors (sudo's closefrom).
+
+    >>> closes(("sudo", "-E", "lmp")), closes(("sudo", "-E", "-C", "99", "lmp")), closes(("sudo", "lmp"))
+    (True, False, False)
+    """
+    own = [*takewhile(lambda word: word.startswith("-"), command[1:])]
+    is_sudo = posixpath.basename(command[0]) == "sudo" and not cleans(command)
+    return is_sudo and not any(re.match(r"-[A-Za-z]*C|--close-from", word) for word in own)
+
+
 def parts(command: Sequence[str]) -> str:
     """How a command starts another in a user or PID namespace of its own; empty where it does not, or that is not known.
 

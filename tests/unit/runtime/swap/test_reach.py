@@ -468,6 +468,25 @@ def test_script_of_bsd_csh_is_refused_under_hydra_alone(facts: ImageFacts) -> No
     assert "rank-cut-off" not in errors(said(more, "openmpi", command=("/run.csh",)))
 
 
+@pytest.mark.parametrize(
+    ("command", "severity"),
+    [
+        (("sudo", "-E", "c"), "error"),
+        (("sudo", "-E", "-C", "99", "c"), ""),
+        (("sh", "-c", "sudo -E date; /opt/app/c"), "warning"),
+    ],
+)
+def test_sudo_that_keeps_the_environment_closes_hydras_descriptor(
+    facts: ImageFacts, command: tuple[str, ...], severity: str
+) -> None:
+    programs = {**facts.programs, "/usr/bin/sudo": "starts", "/usr/bin/date": ""}
+    facts = replace(facts, programs=programs)
+    findings = [n for n in said(facts, command=command, ranks=2) if n.startswith("rank-cut-off")]
+    assert findings == ([f"rank-cut-off {severity}"] if severity else [])
+    openmpi = said(facts, "openmpi", command=command, ranks=2)
+    assert not any(n.startswith("rank-cut-off") for n in openmpi)
+
+
 @pytest.mark.parametrize("name", ["plain", "lonely"])
 @pytest.mark.parametrize("family", ["mpich", "openmpi"])
 def test_program_without_mpi_is_of_no_wrong_family(
