@@ -294,16 +294,18 @@ def descriptors(plan: Plan) -> Iterator[Finding]:
     """BSD's csh and sudo close what they inherit, the connection to Hydra too, and start every program without it."""
     if kind_of(plan.launcher) != "hydra":
         return
+    closing: dict[Finding, bool] = {}  # several programs of a name are one
     for named, alone in named_within(plan.facts, plan.request):
-        for shell in [path for path in named.chain if path.endswith("/bsd-csh")]:
-            shells = error(
-                "program-cuts-off", program=named.asked, shell=shell, launcher=plan.launcher
-            )
-            # Of several programs of a text it is not known which use MPI.
-            yield shells if alone else replace(shells, severity=Severity.WARNING)
+        given = {"program": named.asked, "launcher": plan.launcher}
+        shells = [path for path in named.chain if path.endswith("/bsd-csh")]
+        findings = [error("program-cuts-off", shell=shell, **given) for shell in shells]
         if wrappers.closes(named.words or (named.asked,)):
-            closes = error("program-closes", program=named.asked, launcher=plan.launcher)
-            yield closes if alone else replace(closes, severity=Severity.WARNING)
+            findings.append(error("program-closes", **given))
+        for finding in findings:
+            closing[finding] = closing.get(finding, False) or alone
+    for finding, alone in closing.items():
+        # Of several programs of a text it is not known which use MPI.
+        yield finding if alone else replace(finding, severity=Severity.WARNING)
 
 
 def environment(plan: Plan) -> Iterator[Finding]:

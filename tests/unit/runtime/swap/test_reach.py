@@ -483,6 +483,9 @@ def test_sudo_that_keeps_the_environment_closes_hydras_descriptor(
     facts = replace(facts, programs=programs)
     findings = [n for n in said(facts, command=command, ranks=2) if n.startswith("rank-cut-off")]
     assert findings == ([f"rank-cut-off {severity}"] if severity else [])
+    twice = replace(facts, programs={**programs, "/opt/bin/sudo": "starts"})
+    made = planned(twice, host("mpich-5.0.2"), launcher=HYDRA, command=command, ranks=2)
+    assert sum(f.check == "rank-cut-off" for f in checks.check(made)) == len(findings)
     openmpi = said(facts, "openmpi", command=command, ranks=2)
     assert not any(n.startswith("rank-cut-off") for n in openmpi)
 
