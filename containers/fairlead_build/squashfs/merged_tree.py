@@ -21,6 +21,7 @@ _MOST_NAME_BYTES = 255
 _MOST_TARGET_BYTES = 4095
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
+_BOOKKEEPING = ".wh..wh."  # of aufs: files that were unlinked, or have several names
 _FILE_ABOVE = "a file stands where its folder should be"
 
 
@@ -72,6 +73,7 @@ class MergedTree:
     def __init__(self) -> None:
         self.root = Node(Inode("dir", 0o755, 0, -1, -1), -1)
         self.entries = 0
+        self._left_out: dict[tuple[str, ...], Inode] = {}  # files that hard links may lead to
 
     def apply(self, layer: int, number: int, info: TarInfo) -> None:
         """Applies member ``number`` of ``layer``; lower layers have been applied before.
@@ -87,15 +89,17 @@ class MergedTree:
                 raise HostileMember(info.name, "the root of an image is a folder")
             self.root.inode, self.root.touched = _inode(layer, number, info), layer
             return
-        if parts[0] == "dev" and len(parts) > 1:
-            return  # engines bring their own
+        in_dev = parts[0] == "dev" and len(parts) > 1  # engines bring their own
+        if in_dev or any(part.startswith(_BOOKKEEPING) and part != _OPAQUE for part in parts):
+            if info.isreg():
+                self._counted(info)
+                self._left_out[tuple(parts)] = _inode(layer, number, info)
+            return
         *above, name = parts
         if name.startswith(_WHITEOUT):
             self._whiteout(layer, above, name, info)
             return
-        self.entries += 1
-        if self.entries > MOST_ENTRIES:
-            raise HostileMember(info.name, f"the image has more than {MOST_ENTRIES} members")
+        self._counted(info)
         inode = self._linked(info) if info.islnk() else _inode(layer, number, info)
         parent = self._resolve(above, info.name, layer)
         if parent.inode.kind != "dir":
@@ -143,6 +147,11 @@ class MergedTree:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def _counted(self, info: TarInfo) -> None:
+        self.entries += 1
+        if self.entries > MOST_ENTRIES:
+            raise HostileMember(info.name, f"the image has more than {MOST_ENTRIES} members")
+
     def _whiteout(self, layer: int, above: list[str], name: str, info: TarInfo) -> None:
         try:
             parent = self._resolve(above, info.name)
@@ -151,11 +160,13 @@ class MergedTree:
         if name == _OPAQUE:
             for child in list(parent.children):
                 _hide(parent, child, layer)
-        elif not name.startswith(".wh..wh."):  # what else begins so is aufs' own bookkeeping
+        else:
             _hide(parent, name.removeprefix(_WHITEOUT), layer)
 
     def _linked(self, info: TarInfo) -> Inode:
         parts = _parts(info.linkname.lstrip("/") or ".", info.name)
+        if (left_out := self._left_out.get(tuple(parts))) is not None:
+            return left_out
         *above, name = parts or [""]
         target = None
         with suppress(_Nowhere):

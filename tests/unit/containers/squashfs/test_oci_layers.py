@@ -145,6 +145,29 @@ def test_layers_hard_links_share_content_across_layers(tmp_path: Path) -> None:
     assert merged(one, two) == {"b": b"same"}
 
 
+def test_layers_bookkeeping_of_aufs_is_left_out_and_what_its_links_lead_to_is_not(
+    tmp_path: Path,
+) -> None:
+    # As Docker's own reader of layers does: moby/moby, pkg/archive/diff.go.
+    one = layer(
+        tmp_path,
+        "1",
+        ("dir", ".wh..wh.plnk", ""),
+        ("file", ".wh..wh.plnk/123.4", b"linked"),
+        ("hard", "a", ".wh..wh.plnk/123.4"),
+        ("hard", "d/b", "/.wh..wh.plnk/123.4"),
+        ("file", ".wh..wh.aufs", b""),
+        ("dir", "d/.wh..wh.orph", ""),
+        ("file", "d/.wh..wh.orph/x", b"unlinked"),
+    )
+    assert merged(one) == {"a": b"linked", "d": "dir", "d/b": b"linked"}
+
+
+def test_layers_hard_link_to_a_file_below_dev_has_its_content(tmp_path: Path) -> None:
+    entries: list[Entry] = [("file", "dev/x", b"1"), ("hard", "a", "dev/x")]
+    assert merged(layer(tmp_path, "1", *entries)) == {"a": b"1"}
+
+
 def test_layers_devices_below_dev_are_left_to_engines(tmp_path: Path) -> None:
     found = merged(
         layer(tmp_path, "1", ("dir", "dev", ""), ("char", "dev/null", ""), ("file", "a", b"1"))
