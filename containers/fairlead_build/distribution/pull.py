@@ -167,13 +167,15 @@ def _fetch(
         raise
 
 
-def converted(folder: Path, cache: Cache, progress: Progress) -> Path:
+def converted(folder: Path, cache: Cache, progress: Progress, tag: str = "") -> Path:
     """The SIF of an OCI layout on this machine; made once, and again when it has changed.
 
+    Args:
+        tag: the name of one of several images in it.
     Raises:
         FairleadError: it is damaged, hostile, or for other machines.
     """
-    manifest = read_layout(folder)
+    manifest = read_layout(folder, tag=tag)
     target = _target(cache, manifest, None)
     if not seals.holds(target):
         _convert(folder, manifest, target, cache, progress)
@@ -257,7 +259,7 @@ def _convert(
         workspace(cache.root / "work", "convert-") as work,
     ):
         if not seals.holds(target):
-            from_layout(layout, work / "image.sif", progress)
+            from_layout(layout, work / "image.sif", progress, manifest)
             publish(work / "image.sif", target)
             seals.note(target)
 

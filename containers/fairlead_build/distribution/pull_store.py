@@ -22,6 +22,7 @@ from fairlead_build.registry.reference import Reference, is_reference, parse_ref
 
 SCHEMA_VERSION = 1
 _ARCHIVES = ("oci-archive", "docker-archive")
+_ELSEWHERE = ("containers-storage", "docker-daemon", "dir")  # what skopeo and Apptainer read, too
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def write_pulled(cache: Cache, reference: Reference, image: PulledImage) -> None
 def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:
     """The file of the IMAGE called ``name``, if it is a reference, an OCI layout or an image archive.
 
-    Layouts and archives may be named as for skopeo and Apptainer: ``oci:FOLDER``, ``oci-archive:FILE[:TAG]``,
+    Layouts and archives may be named as for skopeo and Apptainer: ``oci:FOLDER[:TAG]``, ``oci-archive:FILE[:TAG]``,
     ``docker-archive:FILE[:TAG]``.
 
     Raises:
@@ -99,16 +100,17 @@ def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Pat
         if pulled:
             return Path(pulled.path)
         raise fail("not-pulled", reference=reference)
-    from fairlead_build.registry.layout import is_layout
+    from fairlead_build.registry.layout import find_layout
 
     transport, _, rest = name.partition(":")
+    if transport in _ELSEWHERE and rest and not cache.by_name(name).is_file():
+        raise fail("image-elsewhere", name=name)
     if transport in ("oci", *_ARCHIVES) and rest:
         name = rest
-    folder = Path(name)
-    if is_layout(folder):
+    if layout := find_layout(name, sure=transport == "oci" and bool(rest)):
         from fairlead_build.distribution.pull import converted
 
-        return converted(folder, cache, progress)
+        return converted(layout[0], cache, progress, layout[1])
     return _archived(name, transport in _ARCHIVES, cache, progress)
 
 

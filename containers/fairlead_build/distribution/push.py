@@ -26,7 +26,13 @@ from fairlead_build.formats import oci, store
 from fairlead_build.formats.images import ImageEntry, read_entry
 from fairlead_build.formats.wrapping import wrapping_of
 from fairlead_build.registry.client import Advance, Client
-from fairlead_build.registry.layout import blob_of, is_layout, layout_damaged, read_layout
+from fairlead_build.registry.layout import (
+    blob_of,
+    find_layout,
+    is_layout,
+    layout_damaged,
+    read_layout,
+)
 from fairlead_build.registry.manifest import (
     EMPTY,
     SIF_CONFIG,
@@ -49,10 +55,15 @@ _LONGEST_TAG = 128
 
 @dataclass(frozen=True)
 class Source:
-    """An image on this machine; ``layout`` and ``sif`` hold the same tree."""
+    """An image on this machine; ``layout`` and ``sif`` hold the same tree.
+
+    Attributes:
+        name: of the image in the layout, where there are several.
+    """
 
     layout: Path | None
     sif: Path | None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,12 +73,14 @@ class Origin:
     Attributes:
         layers: whether its OCI layout is wanted too.
         entry: of an image that was built here.
+        name: of the image in a layout of several.
     """
 
     image: str
     path: Path
     layers: bool
     entry: ImageEntry | None
+    name: str = ""
 
 
 def find_source(image: str, layers: bool, cache: Cache) -> Origin:
@@ -78,9 +91,10 @@ def find_source(image: str, layers: bool, cache: Cache) -> Origin:
     Raises:
         FairleadError: there is no such image, or it cannot be pushed.
     """
-    if is_layout(Path(image)):
-        return Origin(image, Path(image), True, None)
     entry = read_entry(cache, image)
+    if layout := None if entry else find_layout(image.removeprefix("oci:")):
+        read_layout(layout[0], tag=layout[1])
+        return Origin(image, layout[0], True, None, layout[1])
     path = Path(entry.path) if entry else find(image)
     if path.is_dir() or not is_sif(path):
         raise fail("push-format-cannot-pushed", image=image, path=path)
@@ -114,7 +128,7 @@ def source_of(source: Origin, cache: Cache, progress: Progress) -> Iterator[Sour
     """
     path, entry = source.path, source.entry
     if is_layout(path):
-        yield Source(path, None)
+        yield Source(path, None, source.name)
         return
     if not source.layers:
         yield Source(None, path)
@@ -213,7 +227,8 @@ def push(
         tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
         sifs = [_of_sif(sif, tag, reference, progress)]
         signatures = _of_signature(sif, sifs[0])
-    images = [_of_layout(layout, reference.tag)] if layout and reference.scheme == "docker" else []
+    layers = reference.scheme == "docker"
+    images = [_of_layout(layout, source.name, reference.tag)] if layout and layers else []
     # In this order, so that an image is never seen before its signature.
     uploads = [*signatures, *sifs, *images]
     parts: list[Part] = []
@@ -263,8 +278,8 @@ def _check(reference: Reference, source: Origin) -> None:
         raise fail("reference-nothing-pushed", reference=reference, why=why)
 
 
-def _of_layout(folder: Path, tag: str) -> _Upload:
-    manifest = read_layout(folder)
+def _of_layout(folder: Path, name: str, tag: str) -> _Upload:
+    manifest = read_layout(folder, tag=name)
     blobs = []
     for number, item in enumerate((*manifest.layers, manifest.config)):
         path = blob_of(folder, item)

@@ -47,15 +47,23 @@ class Configuration:
     diff_ids: tuple[str, ...]
 
 
-def from_layout(layout: Path, target: Path, progress: Progress | None = None) -> None:
+def from_layout(
+    layout: Path,
+    target: Path,
+    progress: Progress | None = None,
+    manifest: Manifest | None = None,
+) -> None:
     """Writes ``target``, a SIF of the image in ``layout``.
 
+    Args:
+        manifest: of the image; of the only one for this machine by default.
     Raises:
         FairleadError: exit code 2; the layout is damaged or hostile.
         OSError: as writing does; nothing is left under ``target`` then.
     """
     progress = progress or Silent()
-    config, layers, packed = open_layout(layout)
+    manifest = manifest or read_layout(layout)
+    config, layers, packed = open_layout(layout, manifest)
     with progress.stage("read the layers", packed, "B") as stage:
         merged = read_layers(layers, advance=stage.advance)
         stage.result(f"{merged.tree.entries} members in {len(layers)} layers")
@@ -81,7 +89,7 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
             note = {
                 "schema": "fairlead/converted",
                 "version": 1,
-                "manifest": read_layout(layout).digest,
+                "manifest": manifest.digest,
             }
             write_sif(
                 target, squashfs, ("oci.json", as_json(note)), arch=config.architecture,
@@ -89,14 +97,19 @@ def from_layout(layout: Path, target: Path, progress: Progress | None = None) ->
             )  # fmt: skip
 
 
-def open_layout(layout: Path) -> tuple[Configuration, list[LayerFile], int]:
+def open_layout(
+    layout: Path, manifest: Manifest | None = None
+) -> tuple[Configuration, list[LayerFile], int]:
     """The configuration of the image in ``layout``, its layers with the digests that they must have,
     and the bytes of their files.
+
+    Args:
+        manifest: of the image; of the only one for this machine by default.
 
     Raises:
         FairleadError: the layout is damaged, or the configuration counts other layers.
     """
-    manifest = read_layout(layout)
+    manifest = manifest or read_layout(layout)
     config = read_configuration(layout, manifest)
     have, listed = len(manifest.layers), len(config.diff_ids)
     if have != listed:

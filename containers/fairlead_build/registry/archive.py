@@ -25,6 +25,7 @@ from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.tar import CHUNK, Bounded
 from fairlead_build.cache.store import need_space
+from fairlead_build.registry.layout import NAMES, chosen_names, is_image, offered_names
 from fairlead_build.registry.manifest import MOST_BYTES, OCI_INDEX, OCI_MANIFEST, Descriptor
 from fairlead_build.registry.problems import plain
 
@@ -35,7 +36,6 @@ _WANTED = re.compile(
 )
 _MOST_MEMBERS = 20_000
 _MOST_LINKS = 8  # from one layer to another of the same content, in archives of old
-_NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 
@@ -84,9 +84,11 @@ def lay_out_archive(file: Path, tag: str, folder: Path, progress: Progress) -> N
     if "index.json" in members and "oci-layout" in members:
         index = members.json("index.json")
         with _sound(file):
-            entries = index["manifests"]
-            names = [_texts(entry.get("annotations") or {}, _NAMES) for entry in entries]
-            index["manifests"] = [entries[n] for n in _chosen(file, names, tag)]
+            entries = [entry for entry in index["manifests"] if _is_image(entry)]
+            names = [_texts(entry.get("annotations") or {}, NAMES) for entry in entries]
+            if tag or len({str(entry["digest"]) for entry in entries}) != 1:
+                entries = [entries[n] for n in _chosen(file, names, tag)]
+            index["manifests"] = entries
         for name in members:
             if name.startswith("blobs/"):
                 _place(members.path(name), folder, name.rpartition("/")[2])
@@ -223,6 +225,10 @@ def _place(path: Path, folder: Path, digest: str) -> None:
         os.link(path, blobs / digest)
 
 
+def _is_image(entry: Mapping[str, Any]) -> bool:
+    return is_image((entry.get("platform") or {}).get("os"), entry.get("artifactType", ""))
+
+
 def _texts(annotations: Mapping[str, Any], keys: Collection[str]) -> tuple[str, ...]:
     return tuple(str(annotations[key]) for key in keys if annotations.get(key))
 
@@ -233,20 +239,12 @@ def _chosen(file: Path, names: list[tuple[str, ...]], tag: str) -> list[int]:
     Args:
         names: of each image in the archive, its names; may be empty.
     """
-    if tag:
-        match = [n for n, own in enumerate(names) if any(_means(name, tag) for name in own)]
-    else:
-        match = list(range(len(names))) if len(set(names)) == 1 else []
-    if match:
+    if match := chosen_names(names, tag):
         return match
-    offered = ", ".join(plain(own[0]) if own else "(no name)" for own in names[:12]) or "none"
+    offered = offered_names(names)
     if tag:
         raise fail("image-archive-tag", path=file, tag=tag, offered=offered)
     raise fail("image-archive-several", path=file, offered=offered)
-
-
-def _means(name: str, tag: str) -> bool:
-    return name == tag or name.endswith((f":{tag}", f"/{tag}"))
 
 
 @contextlib.contextmanager

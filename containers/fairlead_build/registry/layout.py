@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
@@ -27,6 +28,12 @@ from fairlead_build.registry.manifest import (
 from fairlead_build.registry.problems import plain
 
 _DEEPEST = 3  # indexes within indexes; one is usual
+NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+_IMAGE_CONFIGS = (
+    "",
+    "application/vnd.oci.image.config.v1+json",
+    "application/vnd.docker.container.image.v1+json",
+)
 
 
 def is_layout(folder: Path) -> bool:
@@ -35,18 +42,36 @@ def is_layout(folder: Path) -> bool:
     return all(os.path.isfile(folder / name) for name in names)  # noqa: PTH113 - of a name that is too long, too
 
 
+def find_layout(name: str, *, sure: bool = False) -> tuple[Path, str] | None:
+    """The folder and the tag of the layout called ``FOLDER[:TAG]``; None if it is not one.
+
+    Args:
+        sure: ``name`` is meant as that of a layout.
+    Raises:
+        FairleadError: exit code 2; it is meant, and is none.
+    """
+    stem, _, tag = name.partition(":")
+    for folder, chosen in ((Path(name), ""), (Path(stem), tag)):
+        if is_layout(folder):
+            return folder, chosen
+    if sure:
+        raise fail("layout-missing", folder=stem)
+    return None
+
+
 def choose(index: Index, arch: str, where: str) -> Descriptor:
     """The entry of ``index`` for Linux on ``arch``.
 
     Raises:
         FairleadError: exit code 2; there is none, with those that there are.
     """
-    offered = [item for item in index.manifests if item.platform.get("os") != "unknown"]
-    if len(offered) == 1 and not offered[0].platform:
-        return offered[0]
+    offered = [item for item in index.manifests if _is_image(item)]
     for item in offered:
         if (item.platform.get("os"), item.platform.get("architecture")) == ("linux", arch):
             return item
+    unnamed = {item.digest: item for item in offered if not item.platform}
+    if len(unnamed) == 1:
+        return next(iter(unnamed.values()))
     raise no_platform(where, arch, (_platform(item) for item in offered))
 
 
@@ -60,11 +85,63 @@ def no_platform(where: str, arch: str, offered: Iterable[str]) -> FairleadError:
     return fail("platform", arch=arch, where=where, offered=", ".join(sorted(set(offered))))
 
 
-def read_layout(folder: Path, arch: str | None = None) -> Manifest:
+def _is_image(item: Descriptor) -> bool:
+    return is_image(item.platform.get("os"), item.artifact)
+
+
+def is_image(system: object, artifact: object) -> bool:
+    """Whether an entry of an index is an image, and not an attestation or a signature of one.
+
+    Args:
+        system, artifact: the ``os`` of its platform, and its ``artifactType``.
+    """
+    return system != "unknown" and artifact in _IMAGE_CONFIGS
+
+
+def chosen_names(names: Sequence[tuple[str, ...]], tag: str) -> list[int]:
+    """Which of several images are meant: those called ``tag``, or all that share the one name there is.
+
+    Args:
+        names: of each image; may be empty.
+    """
+    if tag:
+        return [n for n, own in enumerate(names) if any(_means(name, tag) for name in own)]
+    return list(range(len(names))) if len(set(names)) == 1 else []
+
+
+def _means(name: str, tag: str) -> bool:
+    return name == tag or name.endswith((f":{tag}", f"/{tag}"))
+
+
+def offered_names(names: Sequence[tuple[str, ...]]) -> str:
+    """The names to choose from, for an error."""
+    return ", ".join(plain(own[0]) if own else "(no name)" for own in names[:12]) or "none"
+
+
+def _named(index: Index, tag: str, folder: Path) -> Index:
+    """The index of those images of a layout that ``tag`` means."""
+    images = [item for item in index.manifests if _is_image(item)]
+    if not tag and len({item.digest for item in images}) < 2:
+        return index
+    names = [
+        tuple(item.annotations[name] for name in NAMES if item.annotations.get(name))
+        for item in images
+    ]
+    chosen = chosen_names(names, tag)
+    if not chosen and tag:
+        raise fail("layout-tag", folder=folder, tag=tag, offered=offered_names(names))
+    if not chosen:
+        raise fail("layout-several", folder=folder, offered=offered_names(names))
+    return replace(index, manifests=tuple(images[number] for number in chosen))
+
+
+def read_layout(folder: Path, arch: str | None = None, tag: str = "") -> Manifest:
     """The image in the layout ``folder``; of several, the one for ``arch``, else for this machine.
 
+    Args:
+        tag: the name of one of several images, or what follows its last ``:``.
     Raises:
-        FairleadError: exit code 2; it is not a valid layout.
+        FairleadError: exit code 2; it is not a valid layout, has no image of that name, or several.
     """
 
     def follow(item: Descriptor) -> Manifest | Index:
@@ -76,6 +153,8 @@ def read_layout(folder: Path, arch: str | None = None) -> Manifest:
 
     index = folder / "index.json"
     top = read_document(_small(index), OCI_INDEX, str(index))
+    if isinstance(top, Index):
+        top = _named(top, tag, folder)
     manifest = _descend(top, arch or architecture(), str(folder), follow)
     if manifest is None:
         raise layout_damaged(index, f"indexes in indexes, more than {_DEEPEST} deep")

@@ -37,13 +37,18 @@ _MOST_SIZE = 1 << 50
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a manifest says of one blob or of another manifest; ``size`` in bytes."""
+    """What a manifest says of one blob or of another manifest; ``size`` in bytes.
+
+    Attributes:
+        artifact: its ``artifactType``, of what is not an image.
+    """
 
     media_type: str
     digest: str
     size: int
     annotations: Mapping[str, str] = field(default_factory=dict)
     platform: Mapping[str, str] = field(default_factory=dict)
+    artifact: str = ""
 
     @property
     def hex(self) -> str:
@@ -199,7 +204,10 @@ def _descriptor(value: object, name: str) -> Descriptor:
         raise ValueError(f"the platform of `{name}` is not a JSON object")
     words = {k: v for k, v in platform.items() if isinstance(v, str) and v.isprintable()}
     notes = _texts(value.get("annotations"), f"{name}.annotations")
-    return Descriptor(media_type, str(value["digest"]), size, notes, words)
+    artifact = value.get("artifactType", "")
+    if not isinstance(artifact, str):
+        raise ValueError(f"the artifact type of `{name}` is not a text")
+    return Descriptor(media_type, str(value["digest"]), size, notes, words, artifact)
 
 
 def _texts(value: object, name: str) -> dict[str, str]:
