@@ -91,6 +91,7 @@ _MODES = {"+x": True, "a+x": True, "755": True, "0755": True, "644": False, "064
 _UNKNOWN = "its value is not known here"
 # A requirement whose star a shell leaves alone, as no file has such a name.
 _STARRED = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?[=!]=[0-9][0-9.]*\.\*")
+_DONE = "done"  # of a script that has ended: nothing is lost of what follows
 # Where a script is once it went to a folder that is not known here: no file lies in it.
 _NOWHERE = "/\x00"
 
@@ -115,14 +116,32 @@ class Interpreter:
     def script(self, script: Located) -> None:
         """Carries what can be carried, and accounts for every command."""
         folder = self.folder
+        ended = ""
         for command in commands(script, _steady(script.text, self.ledger.variables)):
             self.at = command.where
-            self._command(command)
+            if not ended:
+                ended = self._ends(command)
+                if not ended:
+                    self._command(command)
+            elif ended != _DONE:
+                self._lose(ended, _NOT_TAKEN_APART)
             self.ledger.account(command.where)
         self.folder = folder
 
     def _lose(self, why: str, instead: str, text: str = "") -> None:
         self.ledger.lose(self.at, why, instead, text, self.file)
+
+    def _ends(self, command: Command) -> str:
+        """Why what follows ``command`` may not run, if it ends its script."""
+        words = [word.value for word in command.words]
+        if command.why or words[:1] != ["exit"]:
+            return ""
+        if command.joined:
+            return "it runs only where the `exit` before it does not"
+        if words not in (["exit"], ["exit", "0"]):
+            self._lose("the script fails there", "take that line out")
+            return "it never runs, as the script fails before it"
+        return _DONE
 
     def _command(self, command: Command) -> None:
         if command.why:
@@ -251,10 +270,12 @@ class Interpreter:
                 instead = _APT_INSTEAD.get(verb, "check what it did")
             return self._lose("a recipe only says what is in an image", instead)
         if recommends and names:
-            self._lose(
+            self.ledger.lose_together(
+                self.at,
                 "fairlead installs what is needed, and nothing that is only recommended",
                 "name those that you use in packages.apt",
-                "the packages that are only recommended by " + " ".join(names),
+                "the packages that are only recommended by",
+                names,
             )
         for name in names:
             self._apt_name(name)
@@ -320,10 +341,12 @@ class Interpreter:
             why = "a recipe names no host: pip's own configuration says where PyPI is"
             instead = "packages.index, if the wheels are only there"
         elif option == "-e":
-            why = "it is not installed from an index"
-            instead = 'a [[source]] with `path` and `build = "wheel"`'
+            why, instead = "it is not installed from an index", _project(argument or "")
         elif option == "--constraint":
-            instead = "the versions in packages.pip"
+            why = "packages.pip holds only what is to be installed"
+            instead = (
+                "its versions of what packages.pip lists, there; compare others with lock.toml"
+            )
         text = text or f"{option} {argument if argument is not None else '?'}"
         return self._lose(why, instead, text)
 
@@ -339,15 +362,14 @@ class Interpreter:
                 return self._lose("an MPI from a wheel is pinned", instead, text)
             self.ledger.mpi = {"family": mpi[1], "source": "wheel", "version": mpi[2]}
         elif re.match(r"[./~]|[a-z+]+://|[a-z]+\+", text) or text.endswith((".whl", ".gz", ".zip")):
-            instead = 'a [[source]] with `path` or `url`, and `build = "wheel"`'
-            self._lose("it does not come from an index", instead, text)
+            self._lose("it does not come from an index", _project(text), text)
         elif why := self.ledger.add_pip(text, self.at, upgrades=self._upgrades):
             self._lose(why, "a requirement in packages.pip", text)
 
     def _requirements(self, target: str, depth: int = 0) -> None:
         """A file of requirements, when it is one of those that were copied into the image."""
         shown, instead = f"-r {target}", "its lines in packages.pip"
-        source = self.ledger.staged.get(target)
+        source = self.ledger.file_at(target)
         if source is None or depth > 5:
             return self._lose("that file is not here", instead, shown)
         try:
@@ -358,14 +380,18 @@ class Interpreter:
         for line in _logical(text):
             self.at, self.file = line, source.name
             entry = re.sub(r"(^|\s)#.*$", "", line.text).strip()
-            self._requirement(re.sub(r"\s--hash[=\s]\S+", "", entry).strip(), target, depth)
+            plain = re.sub(r"\s--hash[=\s]\S+", "", entry).strip()
+            if plain != entry:
+                why = "packages.pip has no hashes: `fairlead recipe lock` chooses the files, and notes theirs"
+                self._lose(why, "compare lock.toml with that file", f"the hashes of {source.name}")
+            self._requirement(plain, target, depth)
         self.at, self.file = before
 
     def _requirement(self, entry: str, target: str, depth: int) -> None:
         """One entry of the file of requirements ``target``."""
         if match := re.match(r"(?:-r|--requirement)[\s=]*(\S+)$", entry):
             inner = resolved(str(PurePosixPath(target).parent), match[1])
-            if inner in self.ledger.staged:
+            if self.ledger.file_at(inner):
                 self._requirements(inner, depth + 1)
             else:
                 self._lose("that file is not here", "its lines in packages.pip", entry)
@@ -374,6 +400,15 @@ class Interpreter:
             self._lose("packages.pip has no options", instead, entry)
         elif entry:
             self._pip_name(entry)
+
+
+def _project(text: str) -> str:
+    """What to do instead of installing a project from a folder, an archive or a repository."""
+    if re.match(r"[a-z+]+://|[a-z]+\+|[\w.\[\],-]+\s*@", text):
+        place = "`url` and `sha256` of a release's archive"
+    else:
+        place = "`path`, copied into the recipe's folder"
+    return f'a [[source]] with {place}, and `build = "wheel"`; what it requires in packages.pip'
 
 
 def _itself(words: Sequence[Token]) -> tuple[Sequence[Token], dict[str, str | None]]:

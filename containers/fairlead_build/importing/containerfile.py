@@ -309,9 +309,9 @@ class _Reader:
 
     def read_run(self, _: str) -> None:
         value = self.at.value
+        self.ledger.mounts = {}
         while flag := _FLAG.match(value.text):
-            kind = (flag[2] or "").split(",")
-            mount = flag[1] == "mount" and ("type=cache" in kind or "type=tmpfs" in kind)
+            mount = flag[1] == "mount" and self._mount(flag[2] or "")
             if flag[1] != "network" and not mount:
                 return self._lose(
                     f"it needs `{flag[0].strip()}`, which only a build has", _PACKAGES
@@ -323,6 +323,21 @@ class _Reader:
         self.ledger.variables, before = self.variables, self.ledger.variables
         self._script(value)
         self.ledger.variables = before
+
+    def _mount(self, text: str) -> bool:
+        """Whether what `RUN --mount` mounts is known here, or cannot be seen in an image."""
+        given = dict(part.partition("=")[::2] for part in text.split(","))
+        kind = given.get("type", "bind")
+        if kind != "bind" or "from" in given:
+            return kind in ("cache", "tmpfs")
+        source = self._value(given.get("source", given.get("src", ".")))
+        targets = (given[key] for key in ("target", "dst", "destination") if key in given)
+        target = self._value(next(targets, ""))
+        files = self.context.mounted(source) if source else None
+        if not target or files is None:
+            return False
+        self.ledger.mounts[resolved(self.interpreter.folder, target)] = files
+        return True
 
     def _script(self, value: Located) -> None:
         """The commands of a RUN, each accounted for by itself."""

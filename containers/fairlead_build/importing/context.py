@@ -8,7 +8,7 @@ import re
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -54,6 +54,20 @@ class Context:
             else:
                 inside = into or self._is_there(place) or len(matches) > 1
                 yield from self._lay(path, f"{place}/{path.name}" if inside else place)
+
+    def mounted(self, source: str) -> Callable[[str], Path | None] | None:
+        """What a mount of ``source`` shows: the file below it of a name, or itself. None: there is no such source."""
+        at = next(iter(self._matches(source)), None)
+        if at is None or re.search(r"[*?\[]", source):
+            return None
+
+        def file(below: str) -> Path | None:
+            path = at / below if below else at
+            shown = os.path.relpath(path, self.folder)
+            inside = path.resolve().is_relative_to(self.folder.resolve())
+            return path if inside and path.is_file() and shown not in self._ignored else None
+
+        return file
 
     def holds_archive(self, source: str) -> bool:
         """Whether ADD unpacks a file that ``source`` names: it looks at what is in it."""

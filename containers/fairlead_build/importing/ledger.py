@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -62,6 +63,11 @@ class Loss:
     def place(self) -> str:
         return f"{self.file}:{self.first}"
 
+    def also(self, names: Sequence[str]) -> Loss:
+        """The same, of more names."""
+        more = [name for name in names if name not in self.text.split()]
+        return replace(self, text=" ".join([self.text, *more]))
+
     def finding(self, severity: Severity = Severity.ERROR) -> Finding:
         shown = self.text if len(self.text) <= 90 else self.text[:87] + "..."
         return finding_of("import-loss", shown=shown, loss=self, severity=severity)
@@ -84,6 +90,7 @@ class Ledger:
         variables: what is known of the environment at this point, for later lines.
         base: keys of ``[base]``; empty while no stage has one.
         staged: every file that was copied, also those that no image keeps.
+    mounts: what one script sees besides, by the place in the image where it is mounted: its file of a name.
         folders: those that are known to be in the image besides every Debian's.
         scratch: a folder for files whose text stands in the file itself.
         read: the lines of ``file`` that were read; what of them is not in the recipe, is lost.
@@ -101,6 +108,7 @@ class Ledger:
     labels: dict[str, str] = field(default_factory=dict)
     files: dict[str, Laid] = field(default_factory=dict)
     staged: dict[str, Path] = field(default_factory=dict)
+    mounts: dict[str, Callable[[str], Path | None]] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
     losses: list[Loss] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
@@ -116,9 +124,29 @@ class Ledger:
     def lose(self, where: Located, why: str, instead: str, text: str = "", file: str = "") -> None:
         """These lines are not in the recipe; ``text`` when only a part of them is not."""
         shown = text or where.shown
+        known = ((loss.text, loss.why, loss.instead, loss.file) for loss in self.losses)
+        if text and (shown, why, instead, file or self.file) in known:
+            return self.account(where) if not file else None
         self.losses.append(Loss(file or self.file, where.first, where.last, shown, why, instead))
         if not file:
             self.account(where)
+
+    def lose_together(
+        self, where: Located, why: str, instead: str, text: str, names: Sequence[str]
+    ) -> None:
+        """As :meth:`lose`, but all losses of this kind become one, with all the names."""
+        for number, loss in enumerate(self.losses):
+            if loss.why == why and loss.text.startswith(f"{text} "):
+                self.losses[number] = loss.also(names)
+                return self.account(where)
+        self.lose(where, why, instead, " ".join([text, *names]))
+
+    def file_at(self, place: str) -> Path | None:
+        """The file of this machine that a script finds at ``place``; None where it is not known to find any."""
+        for folder in (place, *map(str, PurePosixPath(place).parents)):
+            if folder in self.mounts:
+                return self.mounts[folder](place[len(folder) :].lstrip("/"))
+        return self.staged.get(place)
 
     def set_base(self, where: Located, image: str) -> None:
         """Sets [base] to the image of a FROM line."""

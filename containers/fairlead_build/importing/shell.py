@@ -63,12 +63,14 @@ class Command:
         words: without redirections; empty for an opaque piece.
         written: the target of each redirection, ``?`` where it is not known.
         why: why the piece is opaque; empty for a simple command.
+        joined: it follows `&&`, so it runs only where what stands before succeeds.
     """
 
     where: Located
     words: tuple[Token, ...] = ()
     written: tuple[str, ...] = ()
     why: str = ""
+    joined: bool = False
 
 
 def commands(script: Located, variables: Mapping[str, str] | None = None) -> list[Command]:
@@ -79,7 +81,7 @@ def commands(script: Located, variables: Mapping[str, str] | None = None) -> lis
     """
     pieces: list[Command] = []
     tokens = _tokens(script.text, variables or {})
-    at = 0
+    at, joined = 0, False
     while at < len(tokens):
         if tokens[at].kind == "operator" and tokens[at].raw in ("\n", ";"):
             at += 1
@@ -93,9 +95,9 @@ def commands(script: Located, variables: Mapping[str, str] | None = None) -> lis
         words = tuple(t for t in parts if t.kind != "redirection")
         targets = (t.value for t in parts if t.kind == "redirection")
         written = tuple("?" if target is None else target for target in targets)
-        pieces.append(Command(where, words, written, piece.opaque))
-        if at < len(tokens) and tokens[at].raw == "&&":
-            at += 1
+        pieces.append(Command(where, words, written, piece.opaque, joined))
+        joined = at < len(tokens) and tokens[at].raw == "&&"
+        at += joined
     return pieces
 
 

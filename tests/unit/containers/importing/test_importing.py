@@ -120,7 +120,7 @@ def test_script_of_any_signs_is_cut_without_losing_a_line(text: str) -> None:
 def test_containerfile_that_says_what_a_recipe_can_say_is_carried_whole(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
     (tmp_path / "run.sh").chmod(0o755)
-    (tmp_path / "wants.txt").write_text("# mine\nscipy==1.17.0 \\\n  --hash=sha256:ab\n\nh5py>=3\n")
+    (tmp_path / "wants.txt").write_text("# mine\nscipy==1.17.0\n\nh5py>=3\n")
     result = imported(
         tmp_path,
         f"""# syntax=docker/dockerfile:1
@@ -343,6 +343,105 @@ def test_requirements_add_up_as_those_of_pip(
 ) -> None:
     result = imported(tmp_path, f"{DEBIAN}RUN {commands}\n")
     assert recipe(result)["packages"]["pip"] == wanted and not lost(result)
+
+
+def test_hashes_of_requirements_are_lost_once_and_their_versions_are_not(tmp_path: Path) -> None:
+    pins = "numpy==2.0.0 --hash=sha256:ab --hash=sha256:cd\nscipy==1.17.0 \\\n  --hash=sha256:ef\n"
+    (tmp_path / "wants.txt").write_text(pins)
+    text = f"{DEBIAN}COPY wants.txt /tmp\nRUN pip install --require-hashes -r /tmp/wants.txt\n"
+    result = imported(tmp_path, text)
+    assert recipe(result)["packages"]["pip"] == ["numpy==2.0.0", "scipy==1.17.0"]
+    assert [text for _, text in lost(result)] == ["the hashes of wants.txt"]
+
+
+@pytest.mark.parametrize(
+    ("mount", "file"),
+    [
+        ("type=bind,source=wants.txt,target=/req.txt", "/req.txt"),
+        ("target=/src", "/src/wants.txt"),
+        ("type=bind,src=.,dst=here,ro", "/work/here/wants.txt"),
+        ("type=cache,target=/root/.cache --mount=type=bind,target=.", "wants.txt"),
+    ],
+)
+def test_requirements_that_a_run_mounts_are_read_and_not_laid(
+    tmp_path: Path, mount: str, file: str
+) -> None:
+    (tmp_path / "wants.txt").write_text("numpy>=2\n")
+    text = f"{DEBIAN}WORKDIR /work\nRUN --mount={mount} pip install -r {file}\n"
+    result = imported(tmp_path, text)
+    assert recipe(result)["packages"]["pip"] == ["numpy>=2"] and not result.files
+    assert [text for _, text in lost(result)] == ["WORKDIR /work"]
+    again = imported(tmp_path, f"{text}RUN pip install -r {file}\n")
+    assert lost(again)[-1][0] == 4  # it is mounted for that RUN alone
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        "type=bind,from=other,target=/x",
+        "type=secret,id=x",
+        "type=ssh",
+        "target=/x,source=none",
+        "source=wants.txt",
+        "target=/x,source=../outside",
+    ],
+)
+def test_run_with_a_mount_of_what_is_not_known_here_is_lost(tmp_path: Path, mount: str) -> None:
+    line = f"RUN --mount={mount} {INSTALL} less"
+    result = imported(tmp_path, f"{DEBIAN}{line}\n")
+    assert lost(result) == [(2, line)]
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted", "losses"),
+    [
+        (f"{INSTALL} aa; exit 0; {INSTALL} bb", ["aa"], []),
+        (f"{INSTALL} aa && exit && {INSTALL} bb", ["aa"], [f"{INSTALL} bb"]),
+        (f"{INSTALL} aa && exit 0; {INSTALL} bb", ["aa"], [f"{INSTALL} bb"]),
+        (f"{INSTALL} aa; exit 3; {INSTALL} bb", ["aa"], ["exit 3", f"{INSTALL} bb"]),
+        (f"{INSTALL} aa; x || exit 1; {INSTALL} bb", ["aa", "bb"], ["x || exit 1"]),
+        (f"{INSTALL} aa; exit 0", ["aa"], []),
+    ],
+)
+def test_what_follows_an_exit_is_not_carried(
+    tmp_path: Path, script: str, wanted: list[str], losses: list[str]
+) -> None:
+    result = imported(tmp_path, f"{DEBIAN}RUN {script}\nRUN {INSTALL} zz\n")
+    assert recipe(result)["packages"]["apt"] == [*wanted, "zz"]
+    assert [text for _, text in lost(result)] == losses
+
+
+def test_loss_of_many_runs_is_one(tmp_path: Path) -> None:
+    pip = "RUN pip install --index-url http://example.org/s"
+    lines = [
+        "RUN apt-get install -y aa bb",
+        f"{pip} six",
+        "RUN apt-get install -y bb cc",
+        f"{pip} attrs",
+    ]
+    result = imported(tmp_path, DEBIAN + "\n".join(lines))
+    assert lost(result) == [
+        (2, "the packages that are only recommended by aa bb cc"),
+        (3, "--index-url http://example.org/s"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("-e .", "copied into the recipe's folder"),
+        ("./sub[dev]", "copied into the recipe's folder"),
+        ("git+http://example.org/x", "of a release's archive"),
+        ("'x @ http://example.org/x.zip'", "of a release's archive"),
+        ("-c limits.txt six", "packages.pip lists"),
+    ],
+)
+def test_what_no_index_has_is_lost_with_what_a_recipe_needs_for_it(
+    tmp_path: Path, arguments: str, words: str
+) -> None:
+    (loss,) = imported(tmp_path, f"{DEBIAN}RUN pip install {arguments}\n").losses
+    assert words in loss.instead
+    assert ("what it requires" in loss.instead) is ("[[source]]" in loss.instead)
 
 
 def test_run_with_a_mount_on_a_line_of_its_own_is_carried(tmp_path: Path) -> None:
