@@ -47,7 +47,13 @@ from fairlead_build.cache.store import (
     workspace,
 )
 from fairlead_build.formats import store as forms
-from fairlead_build.formats.images import ImageEntry, read_entry, trees_in_use, write_entry
+from fairlead_build.formats.images import (
+    ImageEntry,
+    check_target,
+    read_entry,
+    trees_in_use,
+    write_entry,
+)
 from fairlead_build.formats.model import Format
 from fairlead_build.formats.registry import chosen as chosen_formats
 from fairlead_build.formats.sif import FORMAT as SIF
@@ -141,6 +147,12 @@ def build(
         job = _prepare(load_recipe(recipe), cache, progress or Silent())
         entry = _current(job)
         cached = entry is not None
+        if output is not None:
+            # A squashfs is hardly smaller than the packages in it.
+            packages = (*job.lock.deb, *job.lock.wheel)
+            need = entry.bytes if entry else sum(item.size for item in packages) // 2
+            for form in chosen:
+                check_target(forms.target_of(form, job.loaded.name, output), need)
         if entry is None and not dry_run:
             with _holding(job):
                 entry = _current(job)  # another process may have built it while we waited

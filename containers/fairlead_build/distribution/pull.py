@@ -26,7 +26,7 @@ from fairlead_build.distribution.pull_store import (
     write_pulled,
 )
 from fairlead_build.formats.convert import from_layout
-from fairlead_build.formats.images import hand_out_copy
+from fairlead_build.formats.images import check_target, file_in, hand_out_copy
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download, partial_of
 from fairlead_build.registry.layout import fetch_layout, manifest_for, no_platform, read_layout
@@ -108,6 +108,9 @@ def pull(
         if not manifest.sif:
             _check_platform(client, manifest, options.arch or architecture())
     target = _target(cache, manifest, item)
+    if options.output:
+        bytes_known = item.size if item else 0
+        check_target(file_in(options.output, _file_name(reference), ".sif"), bytes_known)
     before = None if reference.digest else last_pulled(cache, reference)
     moved = before is not None and (before.meant or before.digest) not in (asked, manifest.digest)
     known = read_pulled(cache, reference.at(manifest.digest))

@@ -6,14 +6,17 @@ there means a whole image.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import tempfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import os_error_as
-from fairlead.base.paths import atomic_write
+from fairlead.base.paths import atomic_write, is_device
 from fairlead.image.signature import carry
 from fairlead_build.cache.store import Cache, remove_tree
 from fairlead_build.recipe.load import file_name
@@ -112,6 +115,26 @@ def _before(path: Path) -> dict[str, str]:
 def file_in(output: Path, name: str, suffix: str) -> Path:
     """``output`` itself, or in a folder the file called after the recipe or image ``name``."""
     return output / f"{file_name(name)}{suffix}" if output.is_dir() else output
+
+
+def check_target(target: Path, need: int) -> None:
+    """Refuses a name that an image cannot get, before anything is made for it.
+
+    Args:
+        need: bytes that the image has at least.
+    Raises:
+        FairleadError: nothing can be written there, or there is no room.
+    """
+    with os_error_as("output-unwritable-cannot-write-image", target=target):
+        if is_device(target):
+            reason = "an image is a file, and nothing in /dev or /proc is replaced"
+            raise OSError(errno.EINVAL, reason)
+        folder = next(above for above in target.absolute().parents if os.path.lexists(above))
+        # Asked in earnest: permissions do not tell what a file server allows.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        if shutil.disk_usage(folder).free < need:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def hand_out_copy(source: Path, output: Path, suffix: str, name: str) -> Path:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead.base.errors import fail, os_error_as
-from fairlead.base.paths import atomic_write, is_device
+from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
 from fairlead.image.signature import carry
 from fairlead_build.base.proc import run
 from fairlead_build.cache.store import Cache, publish, workspace
-from fairlead_build.formats.images import ImageEntry, file_in
+from fairlead_build.formats.images import ImageEntry, check_target, file_in
 from fairlead_build.formats.model import Format
 
 
@@ -44,6 +43,12 @@ def make(form: Format, entry: ImageEntry, cache: Cache, progress: Progress) -> P
     return target
 
 
+def target_of(form: Format, recipe: str, output: Path) -> Path:
+    """The name that a copy of the image of ``recipe`` gets: ``output``, or in a folder the recipe's."""
+    own_name = form.folder and output.suffix == form.suffix
+    return output if own_name else file_in(output, recipe, form.suffix)
+
+
 def hand_out(
     form: Format, entry: ImageEntry, cache: Cache, output: Path, progress: Progress
 ) -> Path:
@@ -54,14 +59,10 @@ def hand_out(
     Raises:
         FairleadError: it cannot be written there, or a folder of that name holds something else.
     """
-    own_name = form.folder and output.suffix == form.suffix
-    target = output if own_name else file_in(output, entry.recipe, form.suffix)
+    target = target_of(form, entry.recipe, output)
     source, *_ = kept(form, cache, entry.key)
     with os_error_as("output-unwritable-cannot-write-image", target=target):
-        if is_device(target):
-            raise OSError(
-                errno.EINVAL, "an image is a file, and nothing in /dev or /proc is replaced"
-            )
+        check_target(target, 0)
         if form.copied:
             make(form, entry, cache, progress)
         if form.folder and (target.exists() or target.is_symlink()):
