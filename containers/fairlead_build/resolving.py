@@ -30,6 +30,7 @@ from fairlead_build.recipe.lock import (
     LockedBase,
     SourceArchive,
     Wheel,
+    check_writable,
     inputs_of,
     render,
     upstream,
@@ -94,6 +95,9 @@ def lock_recipe(
             reached.
     """
     cache.make()
+    check_writable(loaded.lock_path)
+    if keep is not None:
+        archive.check_writable(keep)
     inputs = inputs_of(loaded.recipe, requirements_in(loaded.recipe))
     old = check_upgrade(loaded, upgrade)
     job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade), on_finding)

@@ -8,6 +8,7 @@ name.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -393,6 +394,16 @@ def array_lines(name: str, packages: Iterable[Package]) -> Iterator[str]:
 def _inline(item: Strict) -> str:
     cells = (f"{key} = {json.dumps(value)}" for key, value in item.model_dump(mode="json").items())
     return f"{{ {', '.join(cells)} }}"
+
+
+def check_writable(path: Path) -> None:
+    """Refuses a lock that could not be written once everything is resolved.
+
+    Raises:
+        FairleadError: the folder cannot be written to.
+    """
+    with os_error_as("lock-unwritable", path=path), tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def write_text(path: Path, text: str) -> None:

@@ -13,6 +13,7 @@ layers; all of them are blobs that its digest leads to.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,18 @@ def kept_in(named: Path | None, cache: Cache) -> tuple[Path | None, tuple[Findin
     if os.access(there, os.W_OK | os.X_OK):
         return archive, ()
     return None, (warning("archive-behind", archive=archive),)
+
+
+def check_writable(archive: Path) -> None:
+    """Refuses an archive that could take nothing once everything is there; makes it.
+
+    Raises:
+        FairleadError: it cannot be written to.
+    """
+    with os_error_as("archive-unwritable", archive=archive):
+        (archive / "sha256").mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=archive / "sha256"):
+            pass
 
 
 def keep(

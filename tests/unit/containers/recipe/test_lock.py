@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from click.testing import CliRunner
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.paths import checkout
+from fairlead.base.progress import Silent
+from fairlead_build import resolving
+from fairlead_build.cache.store import Cache
 from fairlead_build.cli.recipe import recipe as recipe_verb
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe
@@ -238,3 +242,19 @@ def test_oldest_python_is_that_of_the_wheel() -> None:
     assert root is not None
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["requires-python"] == f">=3.{OLDEST_MINOR}"
+
+
+@pytest.mark.parametrize("where", ["lock", "archive"])
+def test_lock_that_could_not_be_kept_resolves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    loaded = load_recipe("mpi-base")
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "below"
+    monkeypatch.setattr(resolving, "_ground", lambda job: pytest.fail("it was resolved"))
+    if where == "lock":
+        loaded = replace(loaded, folder=below)
+    with pytest.raises(FairleadError) as caught:
+        keep = below if where == "archive" else None
+        resolving.lock_recipe(loaded, Silent(), Cache(tmp_path / "cache"), keep=keep)
+    assert caught.value.findings[0].check == f"{where}-unwritable"
