@@ -12,6 +12,7 @@ from pathlib import Path
 from fairlead.base.errors import fail
 
 _LINKS = 40  # as many as the kernel follows
+_UNMAPPED = 65534  # the owner of what another user namespace owns
 
 
 def open_to_others(path: Path) -> str:
@@ -29,6 +30,27 @@ def open_to_others(path: Path) -> str:
     if status.st_mode & 0o022 and not sticky:
         return f"its mode is {stat.S_IMODE(status.st_mode):04o}"
     return ""
+
+
+def lent_to_root(folder: Path) -> str:
+    """Whose ``folder`` root would fill with files of its own, as with `sudo`; empty for all others and root's own.
+
+    What root made there before is still the user's, by the folder above.
+    """
+    if os.geteuid() != 0:
+        return ""
+    there = [path for path in (folder, *folder.parents) if path.exists()]
+    nearest = there[:2] if there[0] == folder else there[:1]
+    owners = [path.stat().st_uid for path in nearest]
+    uid = next((uid for uid in owners if uid not in (0, _UNMAPPED)), None)
+    if uid is None:
+        return ""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def private_group(gid: int) -> bool:

@@ -173,6 +173,20 @@ def main() -> None:
     fairlead run -n 2 tensorflow -- python3 -m mpi4py.bench helloworld
     fairlead explain tensorflow          show which MPI replaces which, and why
     """
+    if os.geteuid() == 0 and not {"-h", "--help"} & set(sys.argv):
+        _warn_of_lent_cache()
+
+
+def _warn_of_lent_cache() -> None:
+    from fairlead.base.errors import warning
+    from fairlead.base.exposure import lent_to_root
+    from fairlead.base.paths import cache_dir
+
+    with suppress(OSError):
+        if owner := lent_to_root(cache_dir()):
+            from fairlead.cli.screen import print_findings
+
+            print_findings([warning("cache-owner", owner=owner, cache=cache_dir())])
 
 
 def entry(

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support import forked
 
 from fairlead.base import exposure
 
@@ -77,3 +78,26 @@ def test_links_in_a_circle_are_an_error_of_the_system(place: Path) -> None:
     (place / "b").symlink_to("a")
     with pytest.raises(OSError, match="symbolic links"):
         found(place / "a/cache", place / "a")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+@pytest.mark.parametrize("made", ["", "cache", "cache/fairlead"])
+def test_cache_of_another_user_is_lent_to_root(tmp_path: Path, made: str) -> None:
+    place = tmp_path / "home"
+    (place / made).mkdir(parents=True)
+    cache = place / "cache" / "fairlead"
+    assert exposure.lent_to_root(cache) == ""
+    os.chown(place if not made else place / "cache", 4242, 4242)
+    assert exposure.lent_to_root(cache) == "4242"
+    os.chown(place, 65534, 65534)  # of another user namespace
+    assert exposure.lent_to_root(cache) == ("4242" if made else "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_verb_of_root_in_the_cache_of_another_user_warns_once(tmp_path: Path) -> None:
+    os.chown(tmp_path, 4242, 4242)
+    done = forked.fairlead(["images", "list"], {**os.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    assert done.returncode == 0 and done.stderr.count("warning[cache-owner]") == 1
+    assert f"chown -R 4242 {tmp_path}/fairlead" in done.stderr
+    done = forked.fairlead(["images", "--help"], {**os.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    assert "cache-owner" not in done.stderr
