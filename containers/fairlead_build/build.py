@@ -59,6 +59,7 @@ from fairlead_build.formats.registry import chosen as chosen_formats
 from fairlead_build.formats.sif import FORMAT as SIF
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.formats.wrapping import as_json
+from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, load_recipe
 from fairlead_build.recipe.lock import Package, load_lock
 from fairlead_build.resolve import fetch
@@ -69,9 +70,11 @@ from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.mpi_check import image_findings
 from fairlead_build.tree.record import Contents, TreeRecord, read_record, write_record
 from fairlead_build.tree.sbom import bill_of_materials
+from fairlead_build.tree.source_wheels import check_declared, requirement_findings
 from fairlead_build.tree.tree import build_tree, tree_key
 from fairlead_build.tree.wheel import own_wheel, requirements_in
 from fairlead_build.tree.wheel_compile import compile_wheel
+from fairlead_build.tree.wheel_staging import Built
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ def build(
                     entry = _make(job)
         if entry is not None and not dry_run:
             outputs = tuple(_output(job, entry, form, output) for form in chosen)
+            warnings += _lacking(job)
     stages = _stages(job, entry, chosen)
     return BuildResult(job.loaded.name, job.key, cached, entry, outputs, stages, warnings)
 
@@ -295,10 +299,27 @@ def _tree(job: _Job) -> TreeRecord:
         key = job.made_from.tree
         if lock.base:
             return engine_tree.build_tree(job, key)
+        sources.build_sources(job, loaded.sources)
+    for source, result in zip(loaded.sources, _results(job), strict=True):
+        check_declared(loaded, source, result)
+    if record is None:
         # What is compiled for the image is made after its tree.
         over = None if job.own else payload.programs(loaded, lock, job.wheel, {})
         record = build_tree(job, key, over)
     return record
+
+
+def _lacking(job: _Job) -> tuple[Finding, ...]:
+    """A warning for each wheel built from source that requires what the image lacks."""
+    loaded, lock, cache = job.loaded, job.lock, job.cache
+    wheels = {project(w.name): cache.blob(w.sha256) for w in lock.wheel if w.role == "python"}
+    return requirement_findings(loaded, lock, _results(job), wheels)
+
+
+def _results(job: _Job) -> list[Built]:
+    """What came of each source; of those that are not built, empty folders."""
+    keys = sources.keys(job.loaded, job.lock, job.loaded.sources)
+    return [Built(job.cache.source(key)) for key in keys]
 
 
 def _packages(job: _Job) -> tuple[Package, ...]:

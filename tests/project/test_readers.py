@@ -109,6 +109,7 @@ from fairlead_build.squashfs import overlay
 from fairlead_build.squashfs.oci_layers import LayerFile, read_files, read_layers, write_tar
 from fairlead_build.squashfs.tree_stream import _layers, read_tree, tar_members
 from fairlead_build.tree import unarchive
+from fairlead_build.tree.source_wheels import read_metadata
 from fairlead_build.tree.wheel_staging import _unpacked
 
 RECORDED = ROOT / "tests/recorded/readers"
@@ -242,6 +243,7 @@ def _run_record(folder: Path) -> bytes:
 
 
 _TOKEN = b'{"token": "abc.def", "expires_in": 300, "issued_at": "2026-01-31T12:00:00Z"}'
+_METADATA = b"Metadata-Version: 2.1\nName: app\nVersion: 1.0\nRequires-Dist: numpy>=2; python_version > '3'\n\nText\n"
 _SARUS = b'{"hooksDir": "/opt/sarus/etc/hooks.d", "mksquashfsPath": "/usr/bin/mksquashfs", "centralizedRepositoryDir": "/c"}'
 
 
@@ -761,6 +763,7 @@ READERS = [
     Reader("source-tar", _archive, _unarchived(unarchive.untar), but=""),
     Reader("source-zip", _zip, _unarchived(unarchive.unzip), but=""),
     Reader("wheel", _zip, lambda folder: _unpacked(folder / "file.json")),
+    Reader("wheel-metadata", lambda _: _METADATA, _raw(read_metadata), refuses=(ValueError,)),
     Reader("squashfs-base", _squashfs, _based),
     Reader("squashfs-head", _squashfs, lambda folder: _damage(folder / "file.json", 0)),
     Reader("tree-record", _record, record_in, put=RECORD),
