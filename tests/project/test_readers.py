@@ -108,8 +108,7 @@ from fairlead_build.resolve.sources import _from_html, _from_json
 from fairlead_build.squashfs import overlay
 from fairlead_build.squashfs.oci_layers import LayerFile, read_files, read_layers, write_tar
 from fairlead_build.squashfs.tree_stream import _layers, read_tree, tar_members
-from fairlead_build.tree import unarchive
-from fairlead_build.tree.source_wheels import read_metadata
+from fairlead_build.tree import source_wheels, unarchive
 from fairlead_build.tree.wheel_staging import _unpacked
 
 RECORDED = ROOT / "tests/recorded/readers"
@@ -243,7 +242,7 @@ def _run_record(folder: Path) -> bytes:
 
 
 _TOKEN = b'{"token": "abc.def", "expires_in": 300, "issued_at": "2026-01-31T12:00:00Z"}'
-_METADATA = b"Metadata-Version: 2.1\nName: app\nVersion: 1.0\nRequires-Dist: numpy>=2; python_version > '3'\n\nText\n"
+_BUILT = b"Metadata-Version: 2.1\nName: app\nVersion: 1.0\nRequires-Dist: numpy>=2; python_version > '3'\n\nText\n"
 _SARUS = b'{"hooksDir": "/opt/sarus/etc/hooks.d", "mksquashfsPath": "/usr/bin/mksquashfs", "centralizedRepositoryDir": "/c"}'
 
 
@@ -436,6 +435,19 @@ def _zip(folder: Path) -> bytes:
         archive.writestr("a-1/x", "text")
         archive.writestr("a-1/", "")
     return buffer.getvalue()
+
+
+def _wheel(folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("app/__init__.py", "")
+        archive.writestr("app-1.0.dist-info/METADATA", _BUILT)
+    return buffer.getvalue()
+
+
+def _built(folder: Path) -> None:
+    source_wheels._provided("app", {"app-cpu": folder / "file.json"})
+    source_wheels.metadata_of(folder / "file.json")
 
 
 def _unarchived(read: Callable[[IO[bytes], int], None]) -> Callable[[Path], object]:
@@ -763,7 +775,10 @@ READERS = [
     Reader("source-tar", _archive, _unarchived(unarchive.untar), but=""),
     Reader("source-zip", _zip, _unarchived(unarchive.unzip), but=""),
     Reader("wheel", _zip, lambda folder: _unpacked(folder / "file.json")),
-    Reader("wheel-metadata", lambda _: _METADATA, _raw(read_metadata), refuses=(ValueError,)),
+    Reader("built-wheel", _wheel, _built, refuses=(ValueError,)),
+    Reader(
+        "built-metadata", lambda _: _BUILT, _raw(source_wheels.read_metadata), refuses=(ValueError,)
+    ),
     Reader("squashfs-base", _squashfs, _based),
     Reader("squashfs-head", _squashfs, lambda folder: _damage(folder / "file.json", 0)),
     Reader("tree-record", _record, record_in, put=RECORD),

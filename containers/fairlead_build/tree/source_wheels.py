@@ -6,7 +6,9 @@ pip builds them without their requirements, so nothing has looked for these.
 from __future__ import annotations
 
 import email.parser
+import re
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +24,9 @@ from fairlead_build.recipe.lock import Lock, upstream
 from fairlead_build.resolve.pip import target_of
 from fairlead_build.tree.wheel_staging import Built
 
+_MOST_METADATA = 4 << 20
+_UNREADABLE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+
 
 @dataclass(frozen=True)
 class Metadata:
@@ -33,14 +38,20 @@ class Metadata:
 
 
 def metadata_of(wheel: Path) -> Metadata:
-    """The METADATA of a wheel that pip has made."""
-    with zipfile.ZipFile(wheel) as archive:
-        member = next(
-            item
-            for item in archive.infolist()
-            if item.filename.count("/") == 1 and item.filename.endswith(".dist-info/METADATA")
-        )
-        return read_metadata(archive.read(member))
+    """What a wheel says of itself.
+
+    Raises:
+        ValueError: it cannot be read, or names no project or version.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for item in archive.infolist():
+                if re.fullmatch(r"[^/]+\.dist-info/METADATA", item.filename):
+                    with archive.open(item) as stream:
+                        return read_metadata(stream.read(_MOST_METADATA))
+    except _UNREADABLE as exc:
+        raise ValueError(f"it cannot be read: {exc}") from None
+    raise ValueError("it has no METADATA")
 
 
 def read_metadata(text: bytes) -> Metadata:
@@ -132,7 +143,7 @@ def _provided(name: str, wheels: Mapping[str, Path]) -> bool:
     for project_name, wheel in wheels.items():
         if not project_name.replace("-", "_").startswith(f"{module}_"):
             continue
-        with suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(wheel) as archive:
+        with suppress(*_UNREADABLE), zipfile.ZipFile(wheel) as archive:
             if any(entry.lower() == f"{module}/__init__.py" for entry in archive.namelist()):
                 return True
     return False
