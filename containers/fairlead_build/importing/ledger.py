@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 from pydantic import TypeAdapter, ValidationError
 
 from fairlead.base.errors import Finding, Severity, finding_of
+from fairlead_build.base.requirements import parse_requirement
 from fairlead_build.importing.located import Located
 from fairlead_build.recipe.checks import OWN_VARIABLES, SUITE_PYTHON, bad_target
 from fairlead_build.recipe.inherit import project
@@ -187,7 +188,7 @@ class Ledger:
 
     def add_pip(self, text: str, where: Located, *, upgrades: bool = False) -> str:
         try:
-            requirement = Requirement(text)
+            requirement = parse_requirement(text)
         except InvalidRequirement:
             return "it is not a requirement that an index could answer"
         if requirement.url:
@@ -195,8 +196,8 @@ class Ledger:
         if requirement.specifier and any("+" in s.version for s in requirement.specifier):
             return "PyPI has no version with a `+`, and the line names no index that has it"
         before = [r for r in self.pip if project(r) == project(text)]
-        kept = [r for r in before if not _replaced(Requirement(r), requirement, upgrades)]
-        if any(_implied(requirement, Requirement(r)) for r in kept):
+        kept = [r for r in before if not _replaced(parse_requirement(r), requirement, upgrades)]
+        if any(_implied(requirement, parse_requirement(r)) for r in kept):
             return ""
         self.pip = [*(r for r in self.pip if r in kept or r not in before), text]
         self.places[text] = where

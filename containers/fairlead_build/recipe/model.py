@@ -139,11 +139,13 @@ class Python(_Table):
 
 
 def _requirements(value: tuple[str, ...]) -> tuple[str, ...]:
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement
+
+    from fairlead_build.base.requirements import parse_requirement
 
     for text in value:
         try:
-            requirement = Requirement(text)
+            requirement = parse_requirement(text)
         except InvalidRequirement as exc:
             raise ValueError(f"{text!r} is not a requirement: {str(exc).splitlines()[0]}") from None
         if requirement.url:

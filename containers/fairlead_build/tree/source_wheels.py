@@ -18,6 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from fairlead.base.errors import Finding, fail, warning
+from fairlead_build.base.requirements import parse_requirement
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource
 from fairlead_build.recipe.lock import Lock, upstream
@@ -67,7 +68,7 @@ def read_metadata(text: bytes) -> Metadata:
     requires = []
     for line in fields.get_all("Requires-Dist", ()):
         with suppress(InvalidRequirement):
-            requires.append(Requirement(str(line)))
+            requires.append(parse_requirement(str(line)))
     return Metadata(name, version, tuple(requires))
 
 

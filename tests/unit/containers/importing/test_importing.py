@@ -411,6 +411,12 @@ def test_what_follows_an_exit_is_not_carried(
     assert [text for _, text in lost(result)] == losses
 
 
+def test_requirement_whose_string_python_cannot_read_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "wants.txt").write_text("six; python_version > '\\'\n")
+    text = f"{DEBIAN}COPY wants.txt /tmp\nRUN pip install -r /tmp/wants.txt\n"
+    assert "not a requirement" in imported(tmp_path, text).losses[0].why
+
+
 def test_loss_of_many_runs_is_one(tmp_path: Path) -> None:
     pip = "RUN pip install --index-url http://example.org/s"
     lines = [
