@@ -57,7 +57,8 @@ def refused(
     if status == 403:
         return fail("registry-denied", doing=doing, login=login, **given)
     if status == 404:
-        return fail("registry-missing", **given)
+        pushing = doing == "push images"
+        return fail("registry-missing-repository" if pushing else "registry-missing", **given)
     if status == 429:
         return fail("registry-busy", **given)
     if status >= 500:
