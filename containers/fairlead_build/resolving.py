@@ -7,7 +7,7 @@ recipe. Whatever the lock says already can be made to stay, but for what is to m
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,8 @@ from fairlead_build.recipe.model import Source
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
-from fairlead_build.resolve.fetch import fetch_debs, fetch_wheels
+from fairlead_build.resolve.companions import without_their_libraries
+from fairlead_build.resolve.fetch import Wanted, fetch_debs, fetch_wheels
 from fairlead_build.resolve.pip import PYPI, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.sources import Place, download, source_archive
@@ -328,10 +329,19 @@ def _resolve_wheels(job: _Job, glibc: str, debs: Sequence[Deb]) -> tuple[Wheel, 
     # A build needs the files anyway, and pip's report does not say how large they are.
     if absent := missing(wheels, job.cache):
         fetch_wheels(absent, target, job.cache, job.progress, job.loaded.given)
+    _check_companions(job, wheels, solver.indexes)
     sizes = [job.cache.blob(wheel.sha256).stat().st_size for wheel in wheels]
     return tuple(
         Wheel(**{**asdict(w), "size": size}) for w, size in zip(wheels, sizes, strict=True)
     )
+
+
+def _check_companions(job: _Job, wheels: Sequence[Wanted], indexes: Mapping[str, str]) -> None:
+    files = {w.name: job.cache.blob(w.sha256) for w in wheels if w.role == "python"}
+    for name, libraries in without_their_libraries(files, indexes).items() if indexes else ():
+        index = next(iter(indexes.values()))
+        given = {"name": name, "index": index, "libraries": ", ".join(libraries)}
+        job.on_finding(warning("pip-companion", loaded=job.loaded, **given))
 
 
 # --- sources ----------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ from fairlead_build.registry.manifest import Descriptor, Manifest, read_document
 from fairlead_build.registry.problems import server_message
 from fairlead_build.registry.reference import parse_reference
 from fairlead_build.registry.transport import _asked_wait, read_challenges, token_of
+from fairlead_build.resolve import companions
 from fairlead_build.resolve.apt_solve import _epoch
 from fairlead_build.resolve.apt_sources import parse_deb822, parse_one_line
 from fairlead_build.resolve.sources import _from_html, _from_json
@@ -441,12 +442,14 @@ def _wheel(folder: Path) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("app/__init__.py", "")
+        archive.writestr("app/_c.so", b"\x7fELF")
         archive.writestr("app-1.0.dist-info/METADATA", _BUILT)
     return buffer.getvalue()
 
 
 def _built(folder: Path) -> None:
     source_wheels._provided("app", {"app-cpu": folder / "file.json"})
+    companions.without_their_libraries({"app": folder / "file.json"}, {"numpy"})
     source_wheels.metadata_of(folder / "file.json")
 
 
@@ -775,7 +778,7 @@ READERS = [
     Reader("source-tar", _archive, _unarchived(unarchive.untar), but=""),
     Reader("source-zip", _zip, _unarchived(unarchive.unzip), but=""),
     Reader("wheel", _zip, lambda folder: _unpacked(folder / "file.json")),
-    Reader("built-wheel", _wheel, _built, refuses=(ValueError,)),
+    Reader("built-wheel", _wheel, _built, refuses=(ValueError,), but="fairlead-wheel-"),
     Reader(
         "built-metadata", lambda _: _BUILT, _raw(source_wheels.read_metadata), refuses=(ValueError,)
     ),

@@ -59,8 +59,8 @@ def lacking(folder: Path, loaded: LoadedRecipe, *requires: str) -> str:
 def test_requirement_of_a_source_that_the_image_lacks_is_a_warning(
     tmp_path: Path, loaded: LoadedRecipe, requires: tuple[str, ...], words: str
 ) -> None:
-    found = lacking(tmp_path, loaded, *requires)
-    assert found.startswith(words) and bool(found) is bool(words)
+    text = lacking(tmp_path, loaded, *requires)
+    assert text.startswith(words) and bool(text) is bool(words)
 
 
 def test_requirement_that_a_wheel_of_another_name_brings_is_met(
