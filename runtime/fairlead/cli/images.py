@@ -95,7 +95,9 @@ def remove(
     ]
     for path in unpacked:
         if pids := stored.users([path]):
-            raise fail("unpacked-in-use", path=path, pids=", ".join(map(str, pids)))
+            raise fail("unpacked-in-use", path=path, pids=",".join(map(str, pids)))
+    for image in chosen:
+        stored.check_unused(image)
     _remove("images-remove", cache, chosen, unpacked, dry_run, as_json)
 
 

@@ -157,6 +157,8 @@ def users(paths: Iterable[Path], proc: Path = Path("/proc")) -> tuple[int, ...]:
     Not this one and those that started it, which may name it too.
     """
     wanted, ours = {str(path) for path in paths}, set(_ancestors(proc))
+    # All that other users see of what a setuid Apptainer mounted.
+    wanted |= {f" runtime parent: {Path(path).name}" for path in wanted if path.endswith(".sif")}
     pids = []
     for process in proc.glob("[0-9]*"):
         if int(process.name) in ours:
@@ -191,14 +193,23 @@ def _ancestors(proc: Path) -> Iterator[int]:
             return
 
 
+def check_unused(image: Stored) -> None:
+    """Refuses an image that cannot be removed now.
+
+    Raises:
+        FairleadError: a process of this machine uses it.
+    """
+    if pids := users(image.files):
+        raise fail("image-in-use", image=image, pids=",".join(map(str, pids)))
+
+
 def remove(image: Stored, cache: Path) -> None:
     """Removes an image: first what names it, so that nobody finds half of it.
 
     Raises:
         FairleadError: a process of this machine uses it.
     """
-    if pids := users(image.files):
-        raise fail("image-in-use", image=image, pids=", ".join(map(str, pids)))
+    check_unused(image)
     with contextlib.ExitStack() as held:
         if image.kind == "built":  # a build of the same recipe writes these files
             for record in image.records:

@@ -129,10 +129,24 @@ def test_image_that_a_process_uses_stays(cache: Path, reader: subprocess.Popen[b
     assert stored.users([path]) == (reader.pid,)
     code, refused = run("remove", str(path))
     assert code == 1 and str(reader.pid) in refused["findings"][0].why
+    assert run("remove", str(path), "--dry-run") == (code, refused)
     assert run("prune")[0] == 0 and path.exists()
     reader.kill()
     reader.wait()
     assert run("prune")[0] == 0 and not path.exists()
+
+
+def test_command_that_shows_the_users_of_an_image_works(
+    cache: Path, reader: subprocess.Popen[bytes]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"],
+        stdin=(cache / "images/old.sif").open("rb"),
+    ) as second:
+        _, refused = run("remove", "old.sif")
+        second.kill()
+    command = refused["findings"][0].remedy.split("`")[1]
+    assert subprocess.run(command.split(), stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_user_whose_other_files_come_and_go_is_seen(cache: Path) -> None:
@@ -148,11 +162,12 @@ def test_user_whose_other_files_come_and_go_is_seen(cache: Path) -> None:
         process.wait()
 
 
-def test_image_that_a_command_line_names_stays(cache: Path) -> None:
-    """An engine that has opened it for its own process, and those that wait for it."""
+@pytest.mark.parametrize("text", ["--bind={}:/x", "Apptainer runtime parent: {.name}"])
+def test_image_that_a_command_line_names_stays(cache: Path, text: str) -> None:
+    """An engine that has opened it for its own process or as root, and those that wait for it."""
     path = cache / "images/old.sif"
     process = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)", f"--bind={path}:/x"]
+        [sys.executable, "-c", "import time; time.sleep(600)", text.format(path)]
     )
     try:
         while not stored.users([path]):
