@@ -18,7 +18,7 @@ _HINTS = {
     "git": "a [[source]] with `url` and `sha256` of a release's archive",
     "curl wget": "a [[source]] with `url` and `sha256`, or the file in [files]",
     "make cmake": "a [[source]] with `run`: it installs below $DESTDIR",
-    "conda mamba micromamba": "the same packages in packages.pip",
+    "conda mamba micromamba uv pdm poetry pipenv": "the same packages in packages.pip",
     "yum dnf apk zypper": "the same packages under their Debian names in packages.apt",
     "useradd adduser groupadd": "nothing: engines run the image as the calling user",
     "mkdir": "nothing if [files] lays something there, as that makes its folders",
@@ -65,13 +65,24 @@ _APT_INSTEAD = {
     "build-dep": "the packages that it needs in `apt` of a [[source]]",
     "source": "a [[source]] with `url` and `sha256`",
 }
+_APT_VERBS = {
+    "install",
+    "remove",
+    "purge",
+    "upgrade",
+    "dist-upgrade",
+    "full-upgrade",
+    "build-dep",
+    "update",
+}
 _APT_DONE = {"update", "clean", "autoclean", "autoremove", "auto-remove", "check"}
 _PIP_SILENT = {
     "--no-cache-dir", "--no-cache", "-U", "--upgrade", "-q", "-qq", "--quiet", "-v", "--verbose",
     "--no-compile", "--compile", "--disable-pip-version-check", "--no-input", "--prefer-binary",
     "--break-system-packages", "--no-warn-script-location", "--ignore-installed", "-I",
     "--root-user-action=ignore", "--progress-bar=off", "--no-color", "--force-reinstall",
-    "--only-binary=:all:", "--user", "--require-hashes",
+    "--only-binary=:all:", "--user", "--require-hashes", "--isolated", "--require-virtualenv",
+    "--system", "--compile-bytecode", "--no-config", "--no-progress",
 }  # fmt: skip
 _PIP_VALUED = {
     "-i": "--index-url", "--index-url": "--index-url", "--extra-index-url": "--extra-index-url",
@@ -83,6 +94,10 @@ _PIP_VALUED = {
     "-e": "-e", "--editable": "-e", "-r": "-r", "--requirement": "-r", "--global-option": "x",
     "--config-settings": "x", "--install-option": "x", "--python-version": "x", "--abi": "x",
     "--implementation": "x", "--src": "x", "--log": "", "--proxy": "", "--cert": "",
+    "--client-cert": "", "--exists-action": "", "--keyring-provider": "", "--report": "",
+    "--resume-retries": "", "--upgrade-strategy": "", "--use-deprecated": "", "--use-feature": "",
+    "--build-constraint": "--constraint", "--group": "--group", "--python": "--python", "-C": "x",
+    "--config-setting": "x", "--uploaded-prior-to": "x",
 }  # fmt: skip
 # Options without a value that change what is installed, as far as variables of pip set them.
 _PIP_CHANGING = {"--pre", "--no-deps", "--no-index", "--no-build-isolation"}
@@ -159,6 +174,10 @@ class Interpreter:
             or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:]))
         ):
             return
+        if program == "uv" and [w.value for w in words[1:2]] == [
+            "pip"
+        ]:  # whose commands are those of pip
+            words, program = words[1:], "pip"
         python = re.fullmatch(r"(python|pip)(?:3(?:\.([0-9]+))?)?", program)
         if python and python[1] == "python" and [w.value for w in words[1:3]] == ["-m", "pip"]:
             words = words[2:]
@@ -231,7 +250,7 @@ class Interpreter:
             return
         recommends = True
         arguments: list[str] = []
-        remaining = iter(words)
+        remaining = _Words(words)
         for word in remaining:
             value = word.value
             setting = _setting(value, remaining)
@@ -247,7 +266,7 @@ class Interpreter:
             elif value in ("-d", "--download-only"):
                 return self._lose("it installs nothing", "packages.apt, if the image is to have it")
             elif value.startswith("-"):
-                self._lose("no such option is known here", "check what it did", value)
+                self._unknown(value, remaining)
             else:
                 arguments.append(value)
         self._apt_packages(arguments, recommends)
@@ -310,7 +329,7 @@ class Interpreter:
         if verb != "install":
             return self._lose("a recipe only says what is in an image", "[packages]")
         self._upgrades = any(re.fullmatch(r"--upgrade|-[qvI]*U[qvUI]*", w.raw) for w in words)
-        remaining = iter([*words[:at], *words[at + 1 :]])
+        remaining = _Words([*words[:at], *words[at + 1 :]])
         for word in remaining:
             value = word.raw if _STARRED.fullmatch(word.raw) else word.value
             name, equals, argument = (value or "").partition("=")
@@ -326,9 +345,15 @@ class Interpreter:
             elif re.match(r"-[ricfet]\S", value):
                 self._pip_option(_PIP_VALUED[value[:2]], value[2:])
             elif value.startswith("-"):
-                self._lose("no such option is known here", "check what it did", value)
+                self._unknown(value, remaining)
             else:
                 self._pip_name(value)
+
+    def _unknown(self, option: str, remaining: _Words) -> None:
+        """An option that is not known, with the word that may be its value: no package is made of that."""
+        value = remaining.value() if re.fullmatch(r"--[a-z-]+|-[a-zA-Z]", option) else ""
+        shown = f"{option} {value}".strip()
+        self._lose("no such option is known here", "check what it did", shown)
 
     def _pip_option(self, option: str, argument: str | None, text: str = "") -> None:
         if option in ("", "--only-binary"):
@@ -400,6 +425,30 @@ class Interpreter:
             self._lose("packages.pip has no options", instead, entry)
         elif entry:
             self._pip_name(entry)
+
+
+class _Words:
+    """Words of a command, one after another."""
+
+    def __init__(self, words: Sequence[Token]):
+        self._words, self._at = words, 0
+
+    def __iter__(self) -> Iterator[Token]:
+        return self
+
+    def __next__(self) -> Token:
+        if self._at == len(self._words):
+            raise StopIteration
+        self._at += 1
+        return self._words[self._at - 1]
+
+    def value(self) -> str:
+        """Takes the next word if it can be an option's value."""
+        following = self._words[self._at].raw if self._at < len(self._words) else "-"
+        if following.startswith("-") or following in _APT_VERBS:
+            return ""
+        self._at += 1
+        return following
 
 
 def _project(text: str) -> str:

@@ -197,6 +197,9 @@ class _Reader:
         """Reads a stage; ``first``: those after it start from it."""
         self.at, self.arguments, self.shell = stage.begin, {}, True
         flags = [w for w in self.at.value.text.split() if w.startswith("--")]
+        words = [w for w in self.at.value.text.split() if not w.startswith("--")]
+        if len(words) not in (1, 3) or (len(words) == 3 and words[1].lower() != "as"):
+            self._lose("FROM takes an image, and a name behind AS", "check its lines")
         for flag in flags:
             self._lose("a recipe is built on a machine of its own kind", "nothing", flag)
         if first:

@@ -417,6 +417,41 @@ def test_requirement_whose_string_python_cannot_read_is_lost(tmp_path: Path) -> 
     assert "not a requirement" in imported(tmp_path, text).losses[0].why
 
 
+@pytest.mark.parametrize(
+    ("command", "losses"),
+    [
+        ("pip install --group dev six", ["--group dev"]),
+        ("pip install --use-feature fast-deps --report out.json six", []),
+        ("pip install --some-day option six", ["--some-day option"]),
+        ("pip install -Z option six", ["-Z option"]),
+        ("uv pip install --system --no-cache six", []),
+        (
+            "uv pip install --torch-backend auto -r none.txt six",
+            ["--torch-backend auto", "-r /none.txt"],
+        ),
+        ("uv sync", ["uv sync"]),
+        (f"{INSTALL} --solver 3.0 less", ["--solver 3.0"]),
+        (f"{INSTALL} -c /etc/x.conf less", ["-c /etc/x.conf"]),
+        ("apt-get --some-day install -y --no-install-recommends less", ["--some-day"]),
+    ],
+)
+def test_value_of_an_option_is_no_package(tmp_path: Path, command: str, losses: list[str]) -> None:
+    result = imported(tmp_path, f"{DEBIAN}RUN {command}\n")
+    packages = recipe(result).get("packages", {})
+    assert {**packages} in ({}, {"apt": ["less"]}, {"pip": ["six"]})
+    assert bool(packages) is (command != "uv sync")
+    assert [text for _, text in lost(result)] == losses
+
+
+@pytest.mark.parametrize(
+    "line", ["FROM debian:12 more", "FROM debian:12\rRUN make", "FROM debian:12 as"]
+)
+def test_base_with_words_that_no_build_takes_is_lost(tmp_path: Path, line: str) -> None:
+    (tmp_path / "Containerfile").write_bytes(f"{line}\n".encode())
+    result = import_file(tmp_path / "Containerfile", tmp_path / "out", dry_run=True)
+    assert "behind AS" in result.losses[0].why
+
+
 def test_loss_of_many_runs_is_one(tmp_path: Path) -> None:
     pip = "RUN pip install --index-url http://example.org/s"
     lines = [
