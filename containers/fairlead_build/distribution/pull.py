@@ -29,7 +29,13 @@ from fairlead_build.formats.convert import from_layout
 from fairlead_build.formats.images import check_target, file_in, hand_out_copy
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.download import download, partial_of
-from fairlead_build.registry.layout import fetch_layout, manifest_for, no_platform, read_layout
+from fairlead_build.registry.layout import (
+    GOARCH,
+    fetch_layout,
+    manifest_for,
+    no_platform,
+    read_layout,
+)
 from fairlead_build.registry.manifest import SIF_LAYER, Descriptor, Manifest
 from fairlead_build.registry.problems import plain
 from fairlead_build.registry.reference import Reference, is_digest, parse_reference
@@ -204,7 +210,8 @@ def _sif(client: Client, manifest: Manifest) -> Descriptor | None:
 def _check_platform(client: Client, manifest: Manifest, arch: str) -> None:
     try:
         config = bounded_json.loads(client.small_blob(manifest.config))
-        platform = (str(config.get("os", "linux")), str(config.get("architecture", arch)))
+        name = str(config.get("architecture", arch))
+        platform = (str(config.get("os", "linux")), GOARCH.get(name, name))
     except (ValueError, AttributeError, RecursionError):
         raise fail(
             "manifest-image-no-configuration",

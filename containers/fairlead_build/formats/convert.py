@@ -24,8 +24,15 @@ from fairlead_build.base.platform import architecture
 from fairlead_build.cache.store import need_space, scratch_parent, workspace
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.formats.wrapping import as_json, engine_files
-from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
+from fairlead_build.registry.layout import (
+    GOARCH,
+    blob_of,
+    layout_damaged,
+    no_platform,
+    read_layout,
+)
 from fairlead_build.registry.manifest import Manifest, digest_of
+from fairlead_build.registry.problems import plain
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import Compression, squashing
 
@@ -45,6 +52,10 @@ class Configuration:
     command: tuple[str, ...]
     folder: str
     diff_ids: tuple[str, ...]
+
+
+class _Elsewhere(ValueError):
+    """The image is for a system that fairlead does not know; its message is that."""
 
 
 def from_layout(
@@ -142,6 +153,8 @@ def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
         raise layout_damaged(layout, "its configuration is not the one that its manifest names")
     try:
         return parse_configuration(bounded_json.loads(body))
+    except _Elsewhere as exc:
+        raise no_platform(str(layout), architecture(), [plain(str(exc))]) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise layout_damaged(layout, f"its configuration is invalid: {exc}") from None
 
@@ -172,7 +185,7 @@ def parse_configuration(data: Mapping[str, Any]) -> Configuration:
         raise ValueError("its working folder is not a path")
     rootfs = data["rootfs"]
     return Configuration(
-        architecture=_architecture(str(data.get("architecture", ""))),
+        architecture=_architecture(data),
         epoch=_epoch(data.get("created")),
         env=env,
         labels=dict(sorted(labels.items())),
@@ -191,12 +204,13 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _architecture(name: str) -> str:
-    if name in ("amd64", "arm64"):
-        return name
-    if name:
-        raise ValueError(f"it is for {name[:40]}; fairlead reads images for amd64 and arm64")
-    return architecture()
+def _architecture(data: Mapping[str, Any]) -> str:
+    """The architecture that a configuration names, this machine's where it names none."""
+    system, name = str(data.get("os") or "linux"), str(data.get("architecture") or architecture())
+    known = GOARCH.get(name, name)
+    if system != "linux" or known not in ("amd64", "arm64"):
+        raise _Elsewhere(f"{system}/{name}")
+    return known
 
 
 def _epoch(created: Any) -> int:

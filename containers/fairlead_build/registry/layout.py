@@ -27,6 +27,8 @@ from fairlead_build.registry.manifest import (
 )
 from fairlead_build.registry.problems import plain
 
+# As containerd takes what some tools write instead of Go's names.
+GOARCH = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64"}
 _DEEPEST = 3  # indexes within indexes; one is usual
 NAMES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 _IMAGE_CONFIGS = (
@@ -67,7 +69,8 @@ def choose(index: Index, arch: str, where: str) -> Descriptor:
     """
     offered = [item for item in index.manifests if _is_image(item)]
     for item in offered:
-        if (item.platform.get("os"), item.platform.get("architecture")) == ("linux", arch):
+        name = item.platform.get("architecture", "")
+        if (item.platform.get("os"), GOARCH.get(name, name)) == ("linux", arch):
             return item
     unnamed = {item.digest: item for item in offered if not item.platform}
     if len(unnamed) == 1:

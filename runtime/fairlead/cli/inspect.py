@@ -54,6 +54,7 @@ def inspect(
 def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) -> str:
     facts = image.facts
     wheels, looked = packages.get("wheel", {}), "found by looking inside"
+    glibc = f"{facts.glibc}; its programs need up to {facts.glibc_floor or '-'}"
     named = frameworks(wheels)
     rows = [
         ("path", image.path),
@@ -61,8 +62,8 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
         ("sha256", image.digest or "- (a folder)"),
         ("tree sha256", tree),
         ("facts", looked if image.looked else "its own statements, unverified"),
-        ("system", f"{facts.os or 'unknown'}, {facts.arch}"),
-        ("glibc", f"{facts.glibc}; its programs need up to {facts.glibc_floor or '-'}"),
+        ("system", ", ".join(filter(None, (facts.os or "unknown", facts.arch)))),
+        ("glibc", glibc if facts.glibc else "none"),
         ("libstdc++", f"GLIBCXX_{facts.libstdcxx}" if facts.libstdcxx else "none"),
         ("Python", facts.python or "none"),
         ("frameworks", ", ".join(f"{k} {v}" for k, v in named.items()) or "none"),

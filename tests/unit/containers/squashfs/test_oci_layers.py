@@ -293,6 +293,31 @@ def test_layers_with_flipped_bytes_are_refused_or_read(tmp_path: Path, data: st.
         assert all(f.check.startswith("layer-") for f in exc.findings)
 
 
+@pytest.mark.parametrize(
+    ("config", "offered"),
+    [
+        ({"architecture": "s390x"}, "linux/s390x"),
+        ({"os": "windows"}, "windows/amd64"),
+        ({"architecture": "x86_64"}, ""),
+        ({"architecture": None, "os": ""}, ""),
+    ],
+)
+def test_convert_image_of_another_system_is_refused_as_such(
+    tmp_path: Path, config: dict[str, object], offered: str
+) -> None:
+    from fairlead_build.formats.convert import open_layout
+
+    layout = tmp_path / "layout"
+    write_layout(layout, layer(tmp_path, "1", ("file", "a", b"x")), edit=lambda c: c.update(config))
+    if not offered:
+        assert open_layout(layout)[0].architecture == "amd64"
+        return
+    with pytest.raises(FairleadError) as caught:
+        open_layout(layout)
+    (finding,) = caught.value.findings
+    assert finding.check == "platform" and offered in finding.why
+
+
 def write_layout(
     folder: Path, *files: LayerFile, edit: Callable[[dict[str, object]], None]
 ) -> None:
@@ -334,7 +359,6 @@ def write_layout(
         {"config": {"Entrypoint": {"a": 1}}},
         {"config": {"Labels": {"a": 1}}},
         {"config": "x"},
-        {"architecture": "s390x"},
         {"config": {"WorkingDir": ["/"]}},
     ],
 )
