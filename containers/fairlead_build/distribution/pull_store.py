@@ -21,7 +21,6 @@ from fairlead_build.cache.store import Cache, workspace
 from fairlead_build.registry.reference import Reference, is_reference, parse_reference
 
 SCHEMA_VERSION = 1
-_ARCHIVES = ("oci-archive", "docker-archive")
 _ELSEWHERE = ("containers-storage", "docker-daemon", "dir")  # what skopeo and Apptainer read, too
 
 
@@ -100,18 +99,19 @@ def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Pat
         if pulled:
             return Path(pulled.path)
         raise fail("not-pulled", reference=reference)
+    from fairlead_build.registry.archive import ARCHIVES
     from fairlead_build.registry.layout import find_layout
 
     transport, _, rest = name.partition(":")
     if transport in _ELSEWHERE and rest and not cache.by_name(name).is_file():
         raise fail("image-elsewhere", name=name)
-    if transport in ("oci", *_ARCHIVES) and rest:
+    if transport in ("oci", *ARCHIVES) and rest:
         name = rest
     if layout := find_layout(name, sure=transport == "oci" and bool(rest)):
         from fairlead_build.distribution.pull import converted
 
         return converted(layout[0], cache, progress, layout[1])
-    return _archived(name, transport in _ARCHIVES, cache, progress)
+    return _archived(name, transport in ARCHIVES, cache, progress)
 
 
 def _archived(name: str, sure: bool, cache: Cache, progress: Progress) -> Path | None:

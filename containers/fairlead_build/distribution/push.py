@@ -25,6 +25,7 @@ from fairlead_build.cache.store import Cache, holding, need_space, workspace
 from fairlead_build.formats import oci, store
 from fairlead_build.formats.images import ImageEntry, read_entry
 from fairlead_build.formats.wrapping import wrapping_of
+from fairlead_build.registry.archive import ARCHIVES, find_archive, lay_out_archive
 from fairlead_build.registry.client import Advance, Client
 from fairlead_build.registry.layout import (
     blob_of,
@@ -73,7 +74,8 @@ class Origin:
     Attributes:
         layers: whether its OCI layout is wanted too.
         entry: of an image that was built here.
-        name: of the image in a layout of several.
+        name: of the image in a layout or archive of several.
+        archive: it is an archive, whose layers are laid out first.
     """
 
     image: str
@@ -81,6 +83,7 @@ class Origin:
     layers: bool
     entry: ImageEntry | None
     name: str = ""
+    archive: bool = False
 
 
 def find_source(image: str, layers: bool, cache: Cache) -> Origin:
@@ -95,6 +98,10 @@ def find_source(image: str, layers: bool, cache: Cache) -> Origin:
     if layout := None if entry else find_layout(image.removeprefix("oci:")):
         read_layout(layout[0], tag=layout[1])
         return Origin(image, layout[0], True, None, layout[1])
+    transport, _, rest = image.partition(":")
+    sure = transport in ARCHIVES and bool(rest)
+    if archive := None if entry else find_archive(rest if sure else image, sure=sure):
+        return Origin(image, archive[0], True, None, archive[1], archive=True)
     path = Path(entry.path) if entry else find(image)
     if path.is_dir() or not is_sif(path):
         raise fail("push-format-cannot-pushed", image=image, path=path)
@@ -129,6 +136,11 @@ def source_of(source: Origin, cache: Cache, progress: Progress) -> Iterator[Sour
     path, entry = source.path, source.entry
     if is_layout(path):
         yield Source(path, None, source.name)
+        return
+    if source.archive:
+        with workspace(cache.root / "work", "archive-") as work:
+            lay_out_archive(path, source.name, work / "layout", progress)
+            yield Source(work / "layout", None)
         return
     if not source.layers:
         yield Source(None, path)
@@ -267,7 +279,7 @@ def push(
 
 
 def _check(reference: Reference, source: Origin) -> None:
-    why, sif = "", not is_layout(source.path)
+    why, sif = "", not (source.archive or is_layout(source.path))
     if reference.digest:
         why = "a digest is made by what is pushed, and cannot be chosen"
     elif reference.scheme == "oras" and not sif:

@@ -29,6 +29,7 @@ from fairlead_build.registry.layout import NAMES, chosen_names, is_image, offere
 from fairlead_build.registry.manifest import MOST_BYTES, OCI_INDEX, OCI_MANIFEST, Descriptor
 from fairlead_build.registry.problems import plain
 
+ARCHIVES = ("oci-archive", "docker-archive")  # as skopeo and Apptainer call them
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PACKED = (_GZIP, b"BZh", b"\xfd7zXZ")
 _WANTED = re.compile(

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import Silent
 from fairlead.image.open import find
+from fairlead_build.cache.store import Cache
+from fairlead_build.distribution.push import find_source, source_of
 from fairlead_build.formats.convert import open_layout
 from fairlead_build.registry.archive import is_archive, lay_out_archive
 
@@ -195,3 +197,16 @@ def test_name_of_an_archive_that_is_not_there_says_so(tmp_path: Path) -> None:
     for name in ("x" * 5000, f"{'x' * 5000}:y", "a\0b:c"):
         with pytest.raises(FairleadError):
             find(name)
+
+
+@pytest.mark.parametrize("write", [docker, oci])
+def test_archive_is_pushed_as_the_layers_in_it(write: Any, tmp_path: Path) -> None:
+    (tmp_path / "image.tar").write_bytes(write(one=(LAYER,), two=(OTHER,)))
+    cache = Cache(tmp_path / "cache")
+    cache.make()
+    for name in ("{}:two", "oci-archive:{}:two"):
+        origin = find_source(name.format(tmp_path / "image.tar"), True, cache)
+        with source_of(origin, cache, Silent()) as source:
+            assert source.layout is not None and source.sif is None
+            _, layers, _ = open_layout(source.layout)
+            assert [layer.path.read_bytes() for layer in layers] == [OTHER]
