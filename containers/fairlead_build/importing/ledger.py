@@ -124,7 +124,7 @@ class Ledger:
 
     def lose(self, where: Located, why: str, instead: str, text: str = "", file: str = "") -> None:
         """These lines are not in the recipe; ``text`` when only a part of them is not."""
-        shown = text or where.shown
+        shown = _on_one_line(text) if text else where.shown
         known = ((loss.text, loss.why, loss.instead, loss.file) for loss in self.losses)
         if text and (shown, why, instead, file or self.file) in known:
             return self.account(where) if not file else None
@@ -224,6 +224,8 @@ class Ledger:
     def add_file(self, target: str, source: Path, executable: bool | None = None) -> str:
         self.staged[target] = source
         self.folders.update(str(folder) for folder in PurePosixPath(target).parents)
+        if not _is_utf8(target) or not _is_utf8(str(source)):
+            return "its name is not UTF-8, as that of a file in a recipe has to be"
         if target.startswith(("/tmp/", "/var/tmp/")):
             return ""  # engines mount over these: it is there for later commands only
         if configures := _CONFIGURES.fullmatch(target):
@@ -236,6 +238,24 @@ class Ledger:
         own = bool(source.stat().st_mode & 0o111)
         self.files[target] = Laid(source, own if executable is None else executable)
         return ""
+
+
+def _on_one_line(text: str) -> str:
+    """A text with names of files in it, which may be any bytes."""
+    return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(char: str) -> str:
+    byte = ord(char) - 0xDC00  # how Python writes a byte that is not UTF-8
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(char)[1:-1]
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refused(kind: Any, value: str, why: str) -> str:

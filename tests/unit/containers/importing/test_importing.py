@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tarfile
 import tomllib
 from pathlib import Path
@@ -450,6 +451,18 @@ def test_base_with_words_that_no_build_takes_is_lost(tmp_path: Path, line: str) 
     (tmp_path / "Containerfile").write_bytes(f"{line}\n".encode())
     result = import_file(tmp_path / "Containerfile", tmp_path / "out", dry_run=True)
     assert "behind AS" in result.losses[0].why
+
+
+def test_files_whose_names_no_recipe_can_hold_are_lost_on_one_line_each(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    for name in (b"caf\xe9", b"a\nb", b"plain"):
+        Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).touch()
+    (tmp_path / "Containerfile").write_text(f"{DEBIAN}COPY d /opt/d\n")
+    result = import_file(tmp_path / "Containerfile", tmp_path / "out", allow_loss=True)
+    assert recipe(result)["files"] == {"/opt/d/plain": "files/opt/d/plain"}
+    shown = [text for _, text in lost(result)]
+    assert shown == ["d/a\\nb to /opt/d/a\\nb", "d/caf\\xe9 to /opt/d/caf\\xe9"]
 
 
 def test_loss_of_many_runs_is_one(tmp_path: Path) -> None:
