@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
+from fairlead.base.paths import real
 from fairlead_build.importing.ledger import Ledger
 
 # More files than anyone lists by hand.
@@ -64,7 +65,7 @@ class Context:
         def file(below: str) -> Path | None:
             path = at / below if below else at
             shown = os.path.relpath(path, self.folder)
-            inside = path.resolve().is_relative_to(self.folder.resolve())
+            inside = real(path).is_relative_to(real(self.folder))
             return path if inside and path.is_file() and shown not in self._ignored else None
 
         return file

@@ -116,9 +116,11 @@ def lossy(source: Path) -> Finding:
 def _text(source: Path) -> str:
     try:
         text = source.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
-        raise fail("import-unreadable-cannot-read", source=source, it_is=why or str(exc)) from None
+    except OSError as exc:
+        why = exc.strerror or str(exc)
+        raise fail("import-unreadable-cannot-read", source=source, it_is=why) from None
+    except UnicodeDecodeError:
+        raise fail("import-unreadable-encoding", source=source) from None
     return text.replace("\x00", "\ufffd")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairlead import native
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
-from fairlead.base.paths import bundled
+from fairlead.base.paths import bundled, real
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import mistake_at, read
 from fairlead_build.base.digest import json_digest, sha256_of
@@ -257,7 +257,7 @@ class _Files:
             self._refuse(loc, source, f"{path} is not a file and holds none")
         folder = self.merged.place(loc)[0].folder.resolve()
         for name, inner in sorted(inner_paths.items()):
-            if not inner.resolve().is_relative_to(folder):
+            if not real(inner).is_relative_to(folder):
                 self._refuse(loc, source, f"{inner} lies outside the recipe's folder")
             elif (file := self._read(loc, name, inner)) is not None:
                 yield file
@@ -265,8 +265,8 @@ class _Files:
     def _path(self, loc: tuple[str | int, ...], source: str) -> Path | None:
         folder = self.merged.place(loc)[0].folder
         try:
-            path = (folder / source).resolve()
-            path.is_file()  # raises for a name that is too long, which resolve() passes over
+            path = real(folder / source)
+            path.is_file()  # raises for a name that is too long, which real() passes over
         except (OSError, ValueError) as exc:
             self._refuse(loc, source, str(exc))
             return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairlead.base.errors import fail, os_error_as
 from fairlead.base.json_schema import schema_of, schema_text
-from fairlead.base.paths import atomic_write
+from fairlead.base.paths import atomic_write, real
 from fairlead_build.recipe.inherit import bundled_names, split_variant
 from fairlead_build.recipe.load import find, load_recipe
 from fairlead_build.recipe.model import Written
@@ -45,7 +45,7 @@ def plan(given: str, parent: str) -> tuple[Path, str]:
         FairleadError: the name is taken or none, there is a recipe already, or ``parent`` is none.
     """
     folder = Path(given).expanduser()
-    name = folder.resolve().name
+    name = real(folder).name
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", name):
         near = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         raise fail("recipe-new-invalid-name", name=name, given=given, near=near)
@@ -57,7 +57,7 @@ def plan(given: str, parent: str) -> tuple[Path, str]:
     extends = parent
     if split_variant(parent)[0] not in bundled_names():
         place, variant = find(parent)
-        relative = os.path.relpath(place, folder.resolve())
+        relative = os.path.relpath(place, real(folder))
         extends = f"{relative}:{variant}" if variant else relative
     text = _TEXT.format(
         name=name,

@@ -67,6 +67,11 @@ def bundled(name: str) -> Path:
     return root / name if root else _PACKAGE / "_data" / name
 
 
+def real(path: Path) -> Path:
+    """``path`` with its symlinks followed; links in a circle stay as they are, for which ``resolve()`` raises RuntimeError."""
+    return Path(os.path.realpath(path))
+
+
 def resolve_in(root: Path, path: Path) -> Path | None:
     """``path`` (below ``root``) with symlinks followed as a process whose root is ``root`` would.
 

@@ -270,6 +270,11 @@ def test_recipe_mistake_of_the_new_tables_is_reported(
     assert any(said in f"{f.what} {f.why}" for f in refused(folders / "base"))
 
 
+def test_link_in_a_circle_among_the_files_of_a_source_is_refused(folders: Path) -> None:
+    (folders / "base" / "tool" / "loop").symlink_to("loop")
+    assert any("symbolic links" in f.why for f in refused(folders / "base"))
+
+
 def test_source_files_are_part_of_the_recipe(folders: Path) -> None:
     before = load_recipe(folders / "mine").digest
     (folders / "base" / "tool" / "Makefile").write_text("install: all\n")
