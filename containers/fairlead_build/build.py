@@ -299,13 +299,11 @@ def _tree(job: _Job) -> TreeRecord:
         key = job.made_from.tree
         if lock.base:
             return engine_tree.build_tree(job, key)
-        sources.build_sources(job, loaded.sources)
-    for source, result in zip(loaded.sources, _results(job), strict=True):
-        check_declared(loaded, source, result)
-    if record is None:
         # What is compiled for the image is made after its tree.
         over = None if job.own else payload.programs(loaded, lock, job.wheel, {})
         record = build_tree(job, key, over)
+    for source, result in zip(loaded.sources, _results(job), strict=True):
+        check_declared(loaded, source, result)
     return record
 
 
