@@ -106,6 +106,9 @@ _MODES = {"+x": True, "a+x": True, "755": True, "0755": True, "644": False, "064
 _UNKNOWN = "its value is not known here"
 # A requirement whose star a shell leaves alone, as no file has such a name.
 _STARRED = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?[=!]=[0-9][0-9.]*\.\*")
+_NOT_ALWAYS = "it runs only where the `exit` before it does not"
+# Of a condition or a loop: it ends the script, and the build goes on.
+_ENDS_WELL = re.compile(r"(^|[;\s{&|])exit\s+0(?![0-9])")
 _DONE = "done"  # of a script that has ended: nothing is lost of what follows
 # Where a script is once it went to a folder that is not known here: no file lies in it.
 _NOWHERE = "/\x00"
@@ -147,12 +150,21 @@ class Interpreter:
         self.ledger.lose(self.at, why, instead, text, self.file)
 
     def _ends(self, command: Command) -> str:
-        """Why what follows ``command`` may not run, if it ends its script."""
+        """Why what follows ``command`` may not run, if it ends its script or may do so."""
         words = [word.value for word in command.words]
+        text = command.where.text
+        if command.why and not text.startswith("(") and _ENDS_WELL.search(text):
+            self._command(command)
+            return _NOT_ALWAYS
         if command.why or words[:1] != ["exit"]:
             return ""
         if command.joined:
-            return "it runs only where the `exit` before it does not"
+            return _NOT_ALWAYS
+        if None in words:
+            self._lose(
+                "whether the script fails there is known only while building", _NOT_TAKEN_APART
+            )
+            return _NOT_ALWAYS
         if words not in (["exit"], ["exit", "0"]):
             self._lose("the script fails there", "take that line out")
             return "it never runs, as the script fails before it"

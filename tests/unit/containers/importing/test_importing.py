@@ -402,6 +402,11 @@ def test_run_with_a_mount_of_what_is_not_known_here_is_lost(tmp_path: Path, moun
         (f"{INSTALL} aa; exit 3; {INSTALL} bb", ["aa"], ["exit 3", f"{INSTALL} bb"]),
         (f"{INSTALL} aa; x || exit 1; {INSTALL} bb", ["aa", "bb"], ["x || exit 1"]),
         (f"{INSTALL} aa; exit 0", ["aa"], []),
+        (f"if x; then exit 0; fi; {INSTALL} bb", [], ["if x; then exit 0; fi", f"{INSTALL} bb"]),
+        (f"x || exit 0; {INSTALL} bb", [], ["x || exit 0", f"{INSTALL} bb"]),
+        (f"x || exit; {INSTALL} bb", ["bb"], ["x || exit"]),
+        (f"(exit 0); {INSTALL} bb", ["bb"], ["(exit 0)"]),
+        (f'exit "$X"; {INSTALL} bb', [], ['exit "$X"', f"{INSTALL} bb"]),
     ],
 )
 def test_what_follows_an_exit_is_not_carried(
