@@ -91,7 +91,7 @@ class Ledger:
         variables: what is known of the environment at this point, for later lines.
         base: keys of ``[base]``; empty while no stage has one.
         staged: every file that was copied, also those that no image keeps.
-    mounts: what one script sees besides, by the place in the image where it is mounted: its file of a name.
+        mounts: what one script sees besides, by the place in the image where it is mounted: its file of a name.
         folders: those that are known to be in the image besides every Debian's.
         scratch: a folder for files whose text stands in the file itself.
         read: the lines of ``file`` that were read; what of them is not in the recipe, is lost.

@@ -236,8 +236,8 @@ class ImageFacts:
         nccl_mapped: of files that need an NCCL, the real path of what their loader finds; empty: nothing.
         drivers: paths of GPU driver libraries in it, as CUDA's compatibility package brings one.
         gpu_libraries: paths of the run times of CUDA and ROCm in it, by SONAME.
-        lacking: of programs and Python modules with an MPI, the libraries that they need, themselves or by others, and that the image has
-            nowhere; each with the file that needs it.
+        lacking: of programs and Python modules with an MPI, the libraries that they need, themselves or by others, and that
+            the image has nowhere; each with the file that needs it.
         preloaded: real paths of what /etc/ld.so.preload names.
         python_imports: where several Python packages lead to an MPI: what these, the packages that import them, and all
             Python files outside of packages import of each other, by path. See :mod:`fairlead.image.python_modules`. Empty

@@ -309,7 +309,7 @@ def descriptors(plan: Plan) -> Iterator[Finding]:
 
 
 def environment(plan: Plan) -> Iterator[Finding]:
-    """What starts its program with a cleaned environment, or without one variable that matters, takes from it what the launcher connects the ranks by."""
+    """What starts its program without the variables by which a launcher connects the ranks leaves each alone."""
     if plan.request.ranks < 2 or is_in_image(plan.launcher):
         return
     ways: dict[str, bool] = {}

@@ -1,6 +1,7 @@
 """A host MPI from a wheel, for machines that have none: complete, relocatable, in its own prefix.
 
-``fairlead.mpi.wheels`` pins which, and ``fairlead.mpi.host`` finds what is installed here. One prefix each, because MPICH and Intel MPI both own ``lib/libmpi.so.12``.
+``fairlead.mpi.wheels`` pins which, and ``fairlead.mpi.host`` finds what is installed here. One prefix each, because
+MPICH and Intel MPI both own ``lib/libmpi.so.12``.
 """
 
 from __future__ import annotations
