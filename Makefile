@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Images that the system tests run in; they are cached, and rebuilt when lock or code changes.
 TEST_IMAGES := mpi-base tensorflow bridge
 BENCH_IMAGES := mpi-base tensorflow tensorflow-horovod pytorch bridge analytics
-BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
+BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-link-torch comm-scaling
 
 # A user's Python settings would reach into the virtual environment, or have every process compile the tests again.
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE

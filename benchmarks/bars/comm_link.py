@@ -36,9 +36,15 @@ OTHERS = {
         steps.MODES["optimizer"], title="torch optimizer, in its step", mode="in-step"
     ),
 }
+TORCH_ROWS = (
+    "optimizer over DDP, Gloo",
+    "optimizer over the same in its step",
+    "DDP over DDP, Gloo",
+    "optimizer over no communication",
+)
 TORCH = ("torch-none", "gloo", "torch-fairlead", "optimizer", "in-step")
-MODES = ("none", "only", "sync", "delayed", "horovod", "horovod-best", *TORCH)
-_DELAYED, _FASTER, _SYNC = 1.10, 1 / 1.5, 1.0
+MODES = ("none", "only", "sync", "delayed", "horovod", "horovod-best")
+_DELAYED, _FASTER, _SYNC, _TORCH = 1.10, 1 / 1.5, 1.0, 1.05
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,20 @@ def measure(effort: Effort = Effort()) -> Result:
     )
 
 
+def measure_torch(effort: Effort = Effort(modes=TORCH, steps=1)) -> Result:
+    """Rows: gradients that leave during the backward pass, over those of DDP on Gloo, and over what leaves in the step."""
+    rows = [
+        row for model, seconds in samples(effort).items() for row in torch_rows_of(model, seconds)
+    ]
+    return Result(
+        "comm-link-torch",
+        "a training step of torch on 2 ranks, each on a host of its own, joined by a cable of limited rate",
+        "torch's DistributedDataParallel on Gloo; the same optimizer with gradients that leave in its step",
+        tuple(rows),
+        {"rounds": str(effort.rounds)},
+    )
+
+
 def title_of(model: str) -> str:
     """E.g. ``CosmoFlow, 0.37 Gbit/s``."""
     return f"{TITLES[model]}, {RATES[model] / 1e9:g} Gbit/s"
@@ -74,26 +94,30 @@ def title_of(model: str) -> str:
 def rows_of(model: str, seconds: Mapping[str, list[float]]) -> list[Compared]:
     """The three bars of a model, and what is only reported."""
     title = title_of(model)
-    rows = []
-    if "torch-none" in seconds:
-        rows = [
-            compare(f"{title}: torch optimizer over torch DDP, Gloo", seconds["optimizer"], seconds["gloo"], _SYNC),
-            compare(f"{title}: torch optimizer over in its step", seconds["optimizer"], seconds["in-step"], None),
-            compare(f"{title}: torch DDP over torch DDP, Gloo", seconds["torch-fairlead"], seconds["gloo"], None),
-            compare(f"{title}: torch optimizer over no communication", seconds["optimizer"], seconds["torch-none"], None),
-        ]  # fmt: skip
-    if "none" not in seconds:
-        return rows
     best = min(("horovod", "horovod-best"), key=lambda name: median(seconds[name]))
     bound = [max(pair) for pair in zip(seconds["none"], seconds["only"], strict=True)]
     named = steps.MODES[best].title
     return [
-        *rows,
         compare(f"{title}: delayed over max(compute, communication)", seconds["delayed"], bound, _DELAYED),
         compare(f"{title}: delayed over {named}", seconds["delayed"], seconds[best], _FASTER),
         compare(f"{title}: synchronous over {named}", seconds["sync"], seconds[best], _SYNC),
         compare(f"{title}: communication alone over no communication", seconds["only"], seconds["none"], None),
     ]  # fmt: skip
+
+
+def torch_rows_of(model: str, seconds: Mapping[str, list[float]]) -> list[Compared]:
+    """The bar of a model on torch, and what is only reported."""
+    own, gloo = seconds["optimizer"], seconds["gloo"]
+    pairs = [
+        (own, gloo, _TORCH),
+        (own, seconds["in-step"], _SYNC),
+        (seconds["torch-fairlead"], gloo, None),
+        (own, seconds["torch-none"], None),
+    ]
+    return [
+        compare(f"{title_of(model)}: {name}", *pair)
+        for name, pair in zip(TORCH_ROWS, pairs, strict=True)
+    ]
 
 
 def samples(effort: Effort) -> dict[str, dict[str, list[float]]]:
@@ -157,9 +181,30 @@ def _picture(result: Mapping[str, Any]) -> str:
     return picture(figures)
 
 
+def _torch_picture(result: Mapping[str, Any]) -> str:
+    """A panel a model: its steps, and one without communication."""
+    rows = {tuple(row["name"].split(": ")): row for row in result["rows"]}
+    figures = []
+    for title in dict.fromkeys(title for title, _ in rows):
+        gloo, plain_step = rows[title, TORCH_ROWS[0]], rows[title, TORCH_ROWS[1]]
+        steps_of = [
+            _step("fairlead, optimizer", median(gloo["samples"])),
+            _step("fairlead, in its step", median(plain_step["baseline"])),
+            _step("fairlead, DDP", median(rows[title, TORCH_ROWS[2]]["samples"])),
+            _step("DDP, Gloo", median(gloo["baseline"])),
+        ]
+        alone = median(rows[title, TORCH_ROWS[3]]["baseline"])
+        what = "a step; the mark is one without communication"
+        figures.append(milliseconds(steps_of, title, what, alone))
+    return picture(figures)
+
+
 def _step(name: str, seconds: float) -> BarRow:
     style = "a" if "fairlead" in name else "other"
     return BarRow(name, seconds, f"{1e3 * seconds:.0f} ms", style)
 
 
-BENCHMARKS = (Benchmark("comm-link", 120, measure, plain, _picture),)
+BENCHMARKS = (
+    Benchmark("comm-link", 120, measure, plain, _picture),
+    Benchmark("comm-link-torch", 121, measure_torch, plain, _torch_picture),
+)

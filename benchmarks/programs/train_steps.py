@@ -93,7 +93,7 @@ def main(path, size, side):
     def warm(model, mode):
         made[model, mode] = training(model, mode)
         # Until it is decided whether means move in the background.
-        steps = BLOCK * BLOCKS + 4 if mode in ("delayed", "fairlead", "optimizer") else 2
+        steps = BLOCK * BLOCKS + 8 if mode in ("delayed", "fairlead", "optimizer") else 2
         return [made[model, mode].step() for _ in range(steps)]
 
     def step(model, mode):

@@ -5,7 +5,8 @@ buckets of them leave in that order. A script may still change its gradients aft
 backward pass): what was sent is compared with what ``step()`` finds, and if a rank finds something else, all ranks
 average what they have then, as without this module. Each step makes the same calls on every rank, whatever a rank finds.
 
-Source of the sizes: torch.nn.parallel.DistributedDataParallel (``bucket_cap_mb``, and 1 MiB for the first bucket).
+Buckets are smaller than those of DistributedDataParallel (25 MiB): over a link as slow as a step, the first leave earlier,
+and the last is sooner there (``python -m benchmarks comm-link-torch``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from fairlead.comm.overlap import Overlap
 if TYPE_CHECKING:
     from fairlead.comm.core import Array, Comm
 
-_FIRST, _LATER = 1 << 20, 25 << 20  # bytes of a bucket
+_SMALLEST = 1 << 20  # bytes of a bucket
 _MOST = 16  # buckets: the core has 32 calls under way
 _LEAST = 1 << 20  # bytes of all gradients; fewer take no time
 _LEARNED_IN = (2, 3)  # steps; programs differ in what precedes their first
@@ -217,19 +218,19 @@ class EarlyMeans:
         places = {id(p): i for i, p in enumerate(self._parameters)}
         mine = np.array([places[key] for key in self._learned[-1]])
         (order,) = common.broadcast(self._ranks, [mine], ["order of gradients"], 0)
-        for some in _split([self._parameters[i] for i in order], max(_LATER, size // _MOST)):
+        for some in _split([self._parameters[i] for i in order], max(_SMALLEST, size // _MOST)):
             bucket = _Bucket(some, np.zeros if without else self._ranks.zeros)
             self._buckets.append(bucket)
             self._place |= {id(p): (bucket, sent) for p, sent, _ in bucket.parts}
 
 
 def _split(parameters: Sequence[Any], size: int) -> list[list[Any]]:
-    """Parameters of one dtype that follow each other, of about ``size`` bytes; fewer are in the first."""
+    """Parameters of one dtype that follow each other, of ``size`` bytes or more."""
     parts: list[list[Any]] = []
     left = 0
     for parameter in parameters:
         if left <= 0 or parts[-1][0].dtype != parameter.dtype:
-            left = size if parts else _FIRST
+            left = size
             parts.append([])
         parts[-1].append(parameter)
         left -= parameter.nbytes
