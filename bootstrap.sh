@@ -46,7 +46,7 @@ machine_key() {
         echo "$venv_key"
         id -u
         cat /proc/sys/kernel/random/boot_id
-        cat runtime/fairlead/doctor/*.txt runtime/fairlead/doctor/install/*.toml
+        cat runtime/fairlead/doctor/*.txt runtime/fairlead/mpi/*.toml
         ls -ld "$DATA"/apptainer/current/bin/apptainer "$DATA"/mpi/*/bin/mpiexec /dev/fuse 2>&1
         missing_packages "$PACKAGES"
         cat /etc/subuid /etc/subgid 2>&1

@@ -65,6 +65,12 @@ def test_bootstrap_and_makefile_lock_the_same_extras() -> None:
     assert "requirements-dev.lock" in (ROOT / "bootstrap.sh").read_text()
 
 
+def test_files_that_the_set_up_reads_are_there() -> None:
+    text = (ROOT / "bootstrap.sh").read_text("utf-8")
+    named = re.findall(r"(?<![\w/])(?:runtime|containers|tools)/[\w./*-]+", text)
+    assert named and not [name for name in named if not list(ROOT.glob(name))]
+
+
 def test_version_has_one_source() -> None:
     assert "version" not in PROJECT["project"] and PROJECT["project"]["dynamic"] == ["version"]
     assert PROJECT["tool"]["hatch"]["version"]["path"] == "runtime/fairlead/__init__.py"

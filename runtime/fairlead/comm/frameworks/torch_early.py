@@ -69,21 +69,18 @@ class EarlyMeans:
         self._ranks, self._parameters = ranks, list(parameters)
         self._overlap = Overlap(common.say if ranks.rank == 0 else lambda text: None)
         self._step = 1  # that is under way, or the next
-        self._counts: dict[
-            int, int
-        ] = {}  # passes that added to a gradient in this step, in the order of the last
+        # By a parameter's id: how many passes added to its gradient in this step, in the order of the last.
+        self._counts: dict[int, int] = {}
         self._learned: list[dict[int, int]] = []
         self._buckets: list[_Bucket] = []
-        self._place: dict[
-            int, tuple[_Bucket, Any]
-        ] = {}  # of a parameter's id: its bucket, and what it sends
+        self._place: dict[int, tuple[_Bucket, Any]] = {}  # its bucket, and what it sends
         self._started: list[Callable[[], object]] = []
         self._late = self._closed = False
         self._missed = 0
         self._hooks = [p.register_post_accumulate_grad_hook(self._added) for p in parameters]
 
     def close(self) -> None:
-        """Nothing leaves early from here on."""
+        """Nothing leaves early from here on; the other ranks learn of it in the next step."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._closed = [], True
@@ -99,14 +96,12 @@ class EarlyMeans:
         """
         means = None
         same = [*map(id, parameters)] == [*map(id, self._parameters)]
-        if self._closed:
-            self.drain()
-        elif self._buckets and self._overlap.background:
+        if self._buckets and self._overlap.background:
             means = self._arrived(changed=other or not same)
         elif not self._buckets and self._step in _LEARNED_IN:
             self._learned.append(dict(self._counts))
             if self._step == _LEARNED_IN[-1]:
-                self._make_buckets(able=same and not other)
+                self._make_buckets(able=same and not other and not self._closed)
         self._counts.clear()
         self._step += 1
         self._late = False
@@ -117,18 +112,21 @@ class EarlyMeans:
         if self._buckets and not self._overlap.decided and self._overlap.begin_step():
             self._overlap.settle(self._ranks)
             if not self._overlap.background:
-                self.close()
-                self._forget()
+                self._end()
 
     def drain(self) -> None:
         """Has what left on some ranks leave on all: ranks may differ in backward passes that no step follows."""
-        if self._buckets and self._overlap.background:
+        if not self._buckets:
+            return
+        if self._overlap.background:
             self._finish(wanted=False)
             self._late = True
-        if self._closed:
-            self._forget()
+        if any(common.counts(self._ranks, self._closed)):
+            self._end()
 
-    def _forget(self) -> None:
+    def _end(self) -> None:
+        """:meth:`close`, on all ranks."""
+        self.close()
         self._buckets, self._place = [], {}
 
     def _added(self, parameter: Any) -> None:
@@ -177,14 +175,16 @@ class EarlyMeans:
             or not all(p.grad is not None and torch.equal(p.grad, was) for p, was, _ in sent)
         )
         odd = not all(bucket.is_finite() for bucket in self._buckets)
-        number, odd_on = common.counts(self._ranks, changed and not odd, odd)
-        again = bool(number or odd_on)
-        self._finish(wanted=not again)
-        if not again:
+        flags = common.counts(self._ranks, changed and not odd, odd, self._closed)
+        self._finish(wanted=not any(flags))
+        if not any(flags):
             for p, _, mean in sent:
                 p.grad.copy_(mean)
             return [p.grad for p in self._parameters]
-        if odd_on:
+        _, odd_on, closed_on = flags
+        if closed_on:
+            self._end()
+        if closed_on or odd_on:
             return None
         self._missed += 1
         if self._missed == _MISSES:
@@ -193,8 +193,7 @@ class EarlyMeans:
                     f"fairlead.comm: gradients move in `step()` from here: in {_MISSES} steps they were changed after the"
                     " backward pass"
                 )
-            self.close()
-            self._forget()
+            self._end()
         return None
 
     def _make_buckets(self, *, able: bool) -> None:
@@ -213,8 +212,7 @@ class EarlyMeans:
         # In memory of the node the core adds up in place.
         unable, without = common.counts(self._ranks, not able, not room_for(2 * size))
         if unable:
-            self.close()
-            return
+            return self._end()
         places = {id(p): i for i, p in enumerate(self._parameters)}
         mine = np.array([places[key] for key in self._learned[-1]])
         (order,) = common.broadcast(self._ranks, [mine], ["order of gradients"], 0)
