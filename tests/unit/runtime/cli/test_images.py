@@ -165,18 +165,19 @@ def test_user_whose_other_files_come_and_go_is_seen(cache: Path) -> None:
 @pytest.mark.parametrize("text", ["--bind={}:/x", "Apptainer runtime parent: {.name}"])
 def test_image_that_a_command_line_names_stays(cache: Path, text: str) -> None:
     """An engine that has opened it for its own process or as root, and those that wait for it."""
-    path = cache / "images/old.sif"
+    # Its name alone is looked for: other tests remove an old.sif of theirs meanwhile.
+    path = (cache / "images/old.sif").rename(cache / "images/named.sif")
     process = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)", text.format(path)]
     )
     try:
         while not stored.users([path]):
             time.sleep(0.01)
-        assert run("remove", "old.sif")[0] == 1
+        assert run("remove", "named.sif")[0] == 1
     finally:
         process.kill()
         process.wait()
-    assert run("remove", "old.sif")[0] == 0
+    assert run("remove", "named.sif")[0] == 0
 
 
 def test_records_that_are_none_hide_nothing(cache: Path) -> None:
