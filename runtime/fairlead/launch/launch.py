@@ -664,6 +664,15 @@ def _lacks_files(line: CommandLine, result: LaunchResult) -> bool:
     return bool(result.launcher_code) and result.started < line.ranks and line.open_files > hard
 
 
+def lack_of_files(line: CommandLine, folder: Path) -> Finding | None:
+    """Why ranks have not started, if their launcher needs more open files than it may have: it may wait for them."""
+    _, hard = open_files()
+    started = len(list(folder.glob("exit.*")))
+    if started >= line.ranks or line.open_files <= hard:
+        return None
+    return error("launch-open-files", need=line.open_files, limit=hard, started=started)
+
+
 def _lost(
     line: CommandLine,
     folder: Path,

@@ -272,6 +272,11 @@ def _launched(
         for doubt in startup.besides():
             options.on_finding(doubt)
         worlds.look(last=True)
+    except FairleadError as exc:
+        lack = launch.lack_of_files(line, folder) if exc.code is ExitCode.WATCHDOG else None
+        if lack is None:
+            raise
+        raise FairleadError(lack, exc.code) from None
     finally:
         preload.clear(folder)
     return result

@@ -488,3 +488,17 @@ def test_launch_that_ranks_aborted_names_the_first(run, tmp_path: Path) -> None:
     assert finding and finding.check == "aborted" and finding.where.startswith("rank 3 on n8; ")
     assert finding.what == "rank 3 aborted the job: it called MPI_Abort with code 7"
     assert "rank 3" in finding.remedy
+
+
+def test_launcher_that_lacks_files_is_named_though_it_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = CommandLine(("mpiexec",), {}, ranks=40, open_files=200)
+    (tmp_path / "exit.0").touch()
+    monkeypatch.setattr(launch, "open_files", lambda: (64, 100))
+    lack = launch.lack_of_files(line, tmp_path)
+    assert lack and "as many files as its ranks take: 200, and the limit is 100" in lack.what
+    assert "1 rank had started" in lack.why
+    assert launch.lack_of_files(replace(line, ranks=1), tmp_path) is None
+    monkeypatch.setattr(launch, "open_files", lambda: (64, 4096))
+    assert launch.lack_of_files(line, tmp_path) is None
