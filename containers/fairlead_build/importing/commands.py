@@ -186,9 +186,8 @@ class Interpreter:
             or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:]))
         ):
             return
-        if program == "uv" and [w.value for w in words[1:2]] == [
-            "pip"
-        ]:  # whose commands are those of pip
+        # Whose commands are those of pip.
+        if program == "uv" and [w.value for w in words[1:2]] == ["pip"]:
             words, program = words[1:], "pip"
         python = re.fullmatch(r"(python|pip)(?:3(?:\.([0-9]+))?)?", program)
         if python and python[1] == "python" and [w.value for w in words[1:3]] == ["-m", "pip"]:

@@ -247,9 +247,8 @@ class Client:
         expect = (201, 404)
         request = Request("PUT", url, "push images", scope, expect, headers, body, once=True)
         with self.transport.request(request) as answer:
-            if (
-                answer.status_code == 404
-            ):  # a session that ended, or that another server behind the name has
+            # A session that ended, or that another server behind the name has.
+            if answer.status_code == 404:
                 raise fail("registry-upload-lost", reference=self.reference)
 
     def push_manifest(self, data: bytes, media_type: str, name: str) -> None:

@@ -22,12 +22,10 @@ from fairlead.elf.reader import NotElf
 from fairlead.image.budget import Budget
 
 _MAGIC = b"MEI\014\013\012\013\016"
-_COOKIE = struct.Struct(
-    "!8sIIII64s"
-)  # magic, sizes and offsets of package and table, Python's version and library
-_ENTRY = struct.Struct(
-    "!IIIIBc"
-)  # its length, offset, size, size unpacked, whether compressed, kind
+# Magic, sizes and offsets of package and table, Python's version and library.
+_COOKIE = struct.Struct("!8sIIII64s")
+# Its length, offset, size, size unpacked, whether compressed, kind.
+_ENTRY = struct.Struct("!IIIIBc")
 _BINARY = b"b"
 # mpi4py's wheel has opened libmpi.so, by that name, before one of these modules is loaded.
 _OPENED_BEFORE = re.compile(r"(.*/)?mpi4py/MPI\.\w+\.[^/]*so$")

@@ -497,7 +497,9 @@ def launch(
         killed=killed,
         lost=_lost(line, folder, result.started, lost, environ) if result.code else (),
         terminated=signals.terminated,
-        open_files=line.open_files if _lacks_files(line, result) else 0,
+        open_files=line.open_files
+        if result.launcher_code and _lacks_files(line, result.started)
+        else 0,
     )
 
 
@@ -658,19 +660,21 @@ class _AllEnded:
         return True  # closed
 
 
-def _lacks_files(line: CommandLine, result: LaunchResult) -> bool:
-    """Whether a launcher has failed that needs more open files than it may have."""
+def _lacks_files(line: CommandLine, started: int) -> bool:
+    """Whether ranks have not started whose launcher needs more open files than it may have."""
     _, hard = open_files()
-    return bool(result.launcher_code) and result.started < line.ranks and line.open_files > hard
+    return started < line.ranks and line.open_files > hard
+
+
+def _without_files(need: int, started: int) -> Finding:
+    _, limit = open_files()
+    return error("launch-open-files", need=need, limit=limit, started=started)
 
 
 def lack_of_files(line: CommandLine, folder: Path) -> Finding | None:
     """Why ranks have not started, if their launcher needs more open files than it may have: it may wait for them."""
-    _, hard = open_files()
     started = len(list(folder.glob("exit.*")))
-    if started >= line.ranks or line.open_files <= hard:
-        return None
-    return error("launch-open-files", need=line.open_files, limit=hard, started=started)
+    return _without_files(line.open_files, started) if _lacks_files(line, started) else None
 
 
 def _lost(
@@ -735,10 +739,7 @@ def _explain_start(result: LaunchResult) -> Finding | None:
         others = [f"{lost.host}: {lost.why}" for lost in result.lost[1:6]]
         return error("host-lost", lost=result.lost[0], others="; ".join(["", *others]))
     if result.open_files:
-        _, limit = open_files()
-        return error(
-            "launch-open-files", need=result.open_files, limit=limit, started=result.started
-        )
+        return _without_files(result.open_files, result.started)
     if result.unheard:
         return error("aborted-unheard", unheard=result.unheard, started=result.started)
     return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
+from fairlead.base.text import some
 from fairlead.elf.facts import AbiFamily
 from fairlead.launch.node_check import verified_hosts
 from fairlead.launch.nodes import unreachable
@@ -356,8 +357,7 @@ def _names(folder: Path, kind: str) -> set[str]:
 
 
 def _listed(names: set[str]) -> str:
-    ordered = sorted(names, key=lambda name: (len(name), name))
-    return ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
+    return some(sorted(names, key=lambda name: (len(name), name)), 8)
 
 
 def _another_user(folder: Path, names: set[str]) -> int | None:

@@ -169,8 +169,7 @@ def _loads_mpi(plan: Plan, started: Bare) -> bool | None:
 
 
 def _ranks(of: Sequence[Bare]) -> str:
-    ranks = sorted({b.rank for b in of}, key=lambda name: (len(name), name))
-    return ", ".join(ranks[:8]) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return some(sorted({b.rank for b in of}, key=lambda name: (len(name), name)), 8)
 
 
 def _dynamic(plan: Plan) -> str:

@@ -408,9 +408,7 @@ def _not_defined(
 ) -> Iterator[Finding]:
     for elf in files:
         if lacking := sorted(set(elf.mpi_imports).difference(offered)):
-            more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-            missing = ", ".join(lacking[:5]) + more
-            yield error("symbols", elf=elf, library=library, missing=missing)
+            yield error("symbols", elf=elf, library=library, missing=some(lacking, 5))
 
 
 def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:
@@ -429,8 +427,7 @@ def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:
 
 
 def _lacking(library: MpiLibrary, lack: Lack) -> dict[str, object]:
-    more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
-    missing = ", ".join(lack.symbols[:5]) + more
+    missing = some(lack.symbols, 5)
     return {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
 
 

@@ -14,6 +14,7 @@ from fairlead.base.comm_waits import TeamWaits
 from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
+from fairlead.base.text import some
 from fairlead.bridge.timings import PHASES
 from fairlead.ml.task import Gate
 from fairlead.ml.train.model import LossPoint
@@ -168,8 +169,7 @@ def _ended(run: CommandRun) -> Iterator[Claim]:
 
 
 def _ranks(names: Sequence[str]) -> str:
-    few = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    return f"rank{'s' if len(names) > 1 else ''} {few}"
+    return f"rank{'s' if len(names) > 1 else ''} {some(names, 8)}"
 
 
 def _launch(report: Report) -> Iterator[Claim]:
@@ -239,8 +239,7 @@ def _numbers(training: TrainResult) -> Iterator[Number]:
 
 def _run_numbers(report: Report, run: CommandRun) -> Iterator[Number]:
     hosts = sorted({row.host for row in report.proof} or {end.host for end in run.ends} - {""})
-    few = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
-    on = f"on {count(len(hosts), 'node')}: {few}" if hosts else ""
+    on = f"on {count(len(hosts), 'node')}: {some(hosts)}" if hosts else ""
     yield str(report.ranks), "rank" if report.ranks == 1 else "ranks", on
     if run.seconds is not None:
         amount, _, unit = duration(run.seconds).partition(" ")

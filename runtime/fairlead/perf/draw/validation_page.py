@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
+from fairlead.base.text import some
 from fairlead.perf import stats
 from fairlead.perf.draw import figures
 from fairlead.perf.draw.pages import Number, page
@@ -156,8 +157,7 @@ def _clocks(clocks: Sequence[Clock]) -> str:
         words.append(f"{low if low == high else f'{low} to {high}'} MHz while ranks computed")
         words[0] += f", {' and '.join(f'{mhz:,.0f}' for mhz in sold)} nominal" if sold else ""
     if hot:
-        more = f" and {len(hot) - 3} more" if len(hot) > 3 else ""
-        words.append(f"slowed down for heat: {', '.join(hot[:3])}{more}")
+        words.append(f"slowed down for heat: {some(hot)}")
     elif any(c.throttled is not None for c in clocks):
         words.append("none was slowed down for heat")
     return "; ".join(words) or "cannot tell: no clock and no counter of heat could be read"

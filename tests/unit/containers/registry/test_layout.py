@@ -26,7 +26,7 @@ def entry(
     platform: dict[str, str] | None = None,
     artifact: str = "",
 ) -> dict[str, Any]:
-    """The entry of an index for a manifest, which is told from others by ``body``."""
+    """The entry of an index for a manifest, distinguished from others by ``body``."""
     config = {"mediaType": "c", "digest": f"sha256:{'0' * 64}", "size": 2}
     manifest = {"schemaVersion": 2, "config": config, "layers": [], "annotations": {"body": body}}
     text = json.dumps(manifest).encode()
